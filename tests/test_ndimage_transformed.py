@@ -17,6 +17,7 @@ WINDOWS = (  # shapes of an array and of weights
     ((3, 41, 52), (1, 16, 9)),
     ((11, 20, 17), (6, 5, 7)),
     ((2, 3, 90, 7), (1, 1, 60, 3)),
+    ((2, 31, 42, 3), (1, 16, 9, 1)),  # pixels of several elements
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.boundaries import ZERO, source_indices
+from convalgos.core.boundaries import OUTSIDE, ZERO, source_indices
 
 
 class AxisWindow(NamedTuple):
@@ -41,3 +41,33 @@ class AxisWindow(NamedTuple):
     @property
     def unfiltered(self) -> AxisWindow:
         return AxisWindow(self.size)
+
+
+class PixelWindow(NamedTuple):
+    """Windows along a row of pixels of `step` neighbouring elements, each of which sees only its own kind."""
+
+    pixels: AxisWindow
+    step: int
+
+    @property
+    def size(self) -> int:
+        return self.pixels.size * self.step
+
+    @property
+    def taps(self) -> int:
+        """Elements of a row that a window spans."""
+        return (self.pixels.taps - 1) * self.step + 1
+
+    @property
+    def low(self) -> int:
+        return self.pixels.low * self.step
+
+    @property
+    def outputs(self) -> int:
+        return self.pixels.outputs * self.step
+
+    @property
+    def sources(self) -> np.ndarray[Any, Any]:
+        """As of `AxisWindow`."""
+        at = self.pixels.sources[:, None]  # (pixels, 1)
+        return np.where(at == OUTSIDE, OUTSIDE, at * self.step + np.arange(self.step)).reshape(-1)

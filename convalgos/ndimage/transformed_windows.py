@@ -1,7 +1,8 @@
 """Correlations by large windows: through Fourier transforms, where these are predicted to be faster.
 
-They are one problem of one channel and one filter, whose batch are the axes before the filter; the selector
-says which transform is the fastest, and how long it takes. Transforms spread what is not finite, and rounding
+They are one problem of one channel and one filter, whose batch are the axes before the filter, and those
+behind it, once elements are sorted by these; the selector says which transform is the fastest, and how long
+it takes. Transforms spread what is not finite, and rounding
 errors, over blocks. So only finite arrays go through them, and what integers are made of is made exact:
 
 1. Sums of integers by integers are rounded to the nearest, where the error bound is far below 1 / 2.
@@ -35,6 +36,7 @@ FEWEST_TAPS, FEWEST_PRODUCTS = 100, 1 << 24  # for which transforms are asked fo
 # transform, each as long as the memory takes: to look for what is not finite, and to make integers exact.
 SHARE = {FUSED: 0.85, IN_ORDER: 0.65, CLOSE: 0.65}
 PASSES_OF_FLOATS, PASSES_OF_INTEGERS = 2, 5
+PASSES_OF_PIXELS = 12  # more, to sort elements by the axes behind the filter, and back
 GATHER = 1e-8  # seconds of a product that is summed again; Zen 4
 CERTAIN = 1 / 64  # error bound up to which a sum of integers is found by rounding
 SAMPLE = 32  # outputs of which none may be so near to a whole number that its order decides
@@ -64,6 +66,7 @@ def _transformed(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill:
         return False
     summed = _seconds_of_sums(w, y.size, size, order)
     passes = PASSES_OF_FLOATS if floats else PASSES_OF_INTEGERS
+    passes += PASSES_OF_PIXELS if w.shape[-1] == 1 else 0
     beside = passes * dtype.itemsize * y.size / devices.figures("cpu").bandwidth
     if found.estimate_s + beside > summed:
         return False
@@ -97,19 +100,25 @@ def _transformed(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill:
 def _problem(
     taps: tuple[int, ...], axes: Sequence[AxisWindow], fill: float, dtype: str
 ) -> ConvProblem | None:
-    """The correlation as a problem; None of more than three axes from the first one that is filtered."""
-    first = next(i for i, n in enumerate(taps) if n > 1)
-    inner = axes[first:]
+    """The correlation as a problem; None of more than three axes from the first to the last filtered one."""
+    spanned = _spanned(taps)
+    inner = axes[spanned]
     if len(inner) > 3 or not math.isfinite(fill):
         return None
     return ConvProblem(
-        (math.prod(axis.size for axis in axes[:first]), 1, *(axis.size for axis in inner)),
-        (1, 1, *taps[first:]),
+        (math.prod(a.size for a in axes) // math.prod(a.size for a in inner), 1, *(a.size for a in inner)),
+        (1, 1, *taps[spanned]),
         padding=tuple((axis.low, axis.high) for axis in inner),
         boundary=tuple(axis.boundary for axis in inner),
         fill_value=fill,
         dtype=dtype,
     )
+
+
+def _spanned(taps: tuple[int, ...]) -> slice:
+    """The axes from the first to the last that the filter spans."""
+    spanned = [i for i, n in enumerate(taps) if n > 1]
+    return slice(spanned[0], spanned[-1] + 1)
 
 
 @lru_cache(256)
@@ -155,7 +164,15 @@ def _run(problem: ConvProblem, found: Candidate, x: Array, w: Array, z: Array) -
     if plan is None:
         plan = choose.plan_candidate(found, Constraints())
         plans.add(problem, plan)
-    plan(x.reshape(problem.x_shape), w.reshape(problem.w_shape), out=z.reshape(problem.y_shape))
+    inner = x.shape[_spanned(w.shape)]
+    behind = math.prod(x.shape[_spanned(w.shape).stop :])
+    pixels = (-1, math.prod(inner), behind)
+    sorted_x = x.reshape(pixels).swapaxes(1, 2).reshape(problem.x_shape)  # a copy where pixels have elements
+    if behind == 1:
+        plan(sorted_x, w.reshape(problem.w_shape), out=z.reshape(problem.y_shape))
+    else:
+        sorted_z = plan(sorted_x, w.reshape(problem.w_shape)).reshape(-1, behind, pixels[1])
+        z.reshape(pixels)[...] = sorted_z.swapaxes(1, 2)
 
 
 def _near_whole(z: Array, error: float) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.cpu.filtering import window_kernels as kernels
 from convalgos.cpu.filtering.window_kernels import LISTED, OUTSIDE, ROWS
 from convalgos.cpu.layout.strided_rows import row_copier
@@ -47,15 +47,16 @@ class WindowCut:
         along: taps of the filter along the row, which then are none of the window; or 0.
         tiles: whether ROWS rows of windows are summed together, by all weights of the window.
         steps: from window to window, of rows and columns; of columns more than 1 only along rows.
-        apart: columns between taps along the row.
+        apart: columns between taps of a row.
         close: whether sums are, so that each is settled by a list of its taps.
     """
 
     def __init__(
-        self, planes: Array, rows: AxisWindow, columns: AxisWindow, size: int, taps: Array, along: int,
+        self, planes: Array, rows: AxisWindow, columns: AxisWindow | PixelWindow, size: int, taps: Array,
+        along: int,
         tiles: bool, steps: tuple[int, int] = (1, 1), apart: int = 1, close: bool = False,
     ):  # fmt: skip
-        self.rows, self.columns, self.size, self.along = rows, columns, size, along
+        self.rows, self.columns, self.size, self.along, self.apart = rows, columns, size, along, apart
         self.steps, (row_step, step) = steps, steps
         self.outer, self.rings = planes.shape
         self.outputs = outputs = -(-rows.outputs // row_step), -(-columns.outputs // step)
@@ -100,8 +101,9 @@ class WindowCut:
             "width": self.width, "planes": self._planes, "rings": self.rings,
             "row_source": self.rows.sources, "column_source": self.columns.sources,
             "low": self.columns.low, "taps_r": self.rows.taps,
-            "taps_s": 1 if self.along else self.columns.taps, "listed_count": len(ring), "listed_ring": ring,
-            "listed_row": row, "listed_shift": shift,
+            "taps_s": 1 if self.along else (self.columns.taps - 1) // self.apart + 1,
+            "tap_step": self.apart, "listed_count": len(ring), "listed_ring": ring, "listed_row": row,
+            "listed_shift": shift * self.apart,
             "fill": np.full(max(self.pitch, self.before) // size, fill, f"f{size}"),
             "tile": kernels.sum_window_tile(order, size, lanes, kernels.vectors()),
             "listed": kernels.sum_listed(order, size, lanes), "rows_at_once": ROWS if self.tiles else 1,

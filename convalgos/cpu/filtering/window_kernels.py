@@ -31,15 +31,16 @@ OUTSIDE = -1  # in tables of sources: the fill value
 # plane, `filters` which filter an outer plane has. A filter's `w` has weights of windows (rings, taps_r,
 # taps_s), from `w_listed` on those of the list, from `w_along` on those along rows (rings, along). Windows
 # lie `row_step` rows and `column_step` columns apart, and span `extent` rows and `beside` columns beside the
-# first. Tap s along a row reads it from `along_shifts[s]` on; with a step of columns, `split` has taken the
-# row apart into its phases of `phase` elements. `settle` stores sums that are CLOSE, with a look at each:
-# `exact` are the weights of their list in float64, whose first tap stands last, `bounds` are `cut_off`'s.
+# first, their own lie `tap_step` columns apart. Tap s along a row reads it from `along_shifts[s]` on; with a
+# step of columns, `split` has taken the row apart into its phases of `phase` elements. `settle` stores sums
+# that are CLOSE, with a look at each: `exact` are the weights of their list in float64, whose first tap
+# stands last, `bounds` are `cut_off`'s.
 WINDOW_FIELDS = arguments(
     "x_row y_plane y_row x_size y_size outer rows columns columns_in row_chunk width planes rings "
     "row_source column_source low taps_r taps_s listed_count listed_ring listed_row listed_shift w_listed "
     "w_along w_step fill load store tile listed rows_at_once scratch_stride pitch ring_rows along filters "
     "row_step column_step extent beside along_shifts split phase before_bytes settle exact "
-    "bounds tasks"
+    "bounds tasks tap_step"
 )
 
 
@@ -53,12 +54,13 @@ def sum_window_tile(ORDER: int, SIZE: int, LANES: int, VECTORS: int) -> jit.Kern
     """ROWS rows of sums over whole windows."""
 
     def sum_window_tile(
-        table: int, rings: int, taps_r: int, taps_s: int, weights: int, count: int, y: int, y_row: int,
-        bias: int, relu: int,
+        table: int, rings: int, taps_r: int, taps_s: int, tap_step: int, weights: int, count: int, y: int,
+        y_row: int, bias: int, relu: int,
     ) -> None:  # fmt: skip
         weighted_windows(
-            SIZE, LANES, ORDER, VECTORS, table, rings, taps_r, taps_s, weights, count, y, y_row, bias, relu
-        )
+            SIZE, LANES, ORDER, VECTORS, table, rings, taps_r, taps_s, tap_step, weights, count, y, y_row,
+            bias, relu,
+        )  # fmt: skip
 
     return sum_window_tile
 
@@ -78,9 +80,9 @@ def sum_listed(ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
 @simd.emitter
 def weighted_windows(
     v: Vec, ORDER: int, VECTORS: int, table: Value, rings: Value, taps_r: Value, taps_s: Value,
-    weights: Value, count: Value, y: Value, y_row: Value, bias: Value, relu: Value,
+    tap_step: Value, weights: Value, count: Value, y: Value, y_row: Value, bias: Value, relu: Value,
 ) -> None:  # fmt: skip
-    """y[r][i] = bias + sum over (p, t, s) of weights[p][t][s] * table[p][r + t][i + s], for r < ROWS.
+    """y[r][i] = bias + sum over (p, t, s) of weights[p][t][s] * table[p][r + t][i + s * tap_step], r < ROWS.
 
     table: addresses of rows (rings, taps_r + ROWS - 1); taps_r is at least ROWS - 1. Rows are read up to
     whole blocks of vectors.
@@ -99,7 +101,8 @@ def weighted_windows(
             source = v.pointer(v.table64(table, v.iadd(v.imul(p, spanned), j)))
             taps = {r: v.at(w, v.imul(v.iadd(v.imul(p, taps_r), v.isub(j, r)), taps_s)) for r in rows}
             with v.loop(taps_s) as s:
-                values = [v.load(v.at(source, place), s) for place in places]
+                shift = v.imul(s, tap_step)
+                values = [v.load(v.at(source, place), shift) for place in places]
                 for r in rows:
                     scale = v.broadcast(taps[r], s)
                     for total, x in zip(totals[r], values, strict=True):
@@ -203,7 +206,8 @@ def sum_windows(SIZE: int) -> jit.Kernel:
                 if many == ROWS:
                     find_rows(SIZE, args, scratch, ring, plane, row)
                     call(a.tile, (
-                        scratch, a.rings, a.taps_r, a.taps_s, w, width, into, into_row, bias, a.relu,
+                        scratch, a.rings, a.taps_r, a.taps_s, a.tap_step, w, width, into, into_row, bias,
+                        a.relu,
                     ))  # fmt: skip
                 else:
                     find_taps(SIZE, args, scratch, ring, plane, row)
@@ -258,7 +262,7 @@ def tile_taps(SIZE: int, args: int, table: int, target: int, row: int) -> None:
     for p in range(a.rings):
         for j in range(a.taps_r):
             for s in range(a.taps_s):
-                taps[at] = rows[p * (a.taps_r + ROWS - 1) + row + j] + s * SIZE
+                taps[at] = rows[p * (a.taps_r + ROWS - 1) + row + j] + s * a.tap_step * SIZE
                 at = 0 if at == a.listed_count - 1 else at + 1
 
 

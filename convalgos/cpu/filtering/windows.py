@@ -16,7 +16,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.cpu.filtering import line_kernels, line_steps
 from convalgos.cpu.filtering.line_kernels import KINDS, load_line, settle_line, store_line
 from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
@@ -29,6 +29,7 @@ from convalgos.cpu.vectors import simd
 
 Array = np.ndarray[Any, Any]
 SEPARABLE = 2.5  # products of a window for one of its lines, from which on lines are the faster
+NARROW = 64  # elements of neighbours that no filter spans, from which on they are rows of their own
 SPARSE = 0.5  # share of weights that are not 0, below which a list of them is the faster
 BYTES = {"int8", "uint8"}  # types of whose sums few are next to whole numbers in float32
 EXACT_BITS = {4: 24, 8: 53}  # of sums, by bytes of a floating-point type
@@ -88,24 +89,24 @@ def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], 
     """
     if not y.size:
         return
-    axes = merged_axes(axes)
+    axes, step = _pixels(merged_axes(axes))
     w = w.reshape([axis.taps for axis in axes])
     sums = _sums_of(w.tobytes(), w.shape, x.dtype, y.dtype, float(fill))
     lines = sums.lines
     if lines is None or w.size < SEPARABLE * sum(axis.taps for axis in axes):
-        _sum(x, w, y, axes, sums, fill)
+        _sum(x, w, y, axes, step, sums, fill)
         return
     *leading, rows, columns = axes
     for i, (axis, line) in enumerate(zip(leading, lines, strict=False)):
         if axis.taps > 1:
             others = [a.unfiltered if j != i else a for j, a in enumerate(axes)]
             between = np.empty(x.shape, f"f{sums.size}")
-            taps = line.reshape([a.taps for a in merged_axes(others)])
-            _sum(x, taps, between, merged_axes(others), sums, fill)
+            spanned, pixel = _pixels(merged_axes([*others, AxisWindow(step)]))
+            _sum(x, line.reshape([a.taps for a in spanned]), between, spanned, pixel, sums, fill)
             x, fill = between, fill * float(line.sum())
     window = lines[-2].reshape([1] * len(leading) + [-1, 1])
     flat = [axis.unfiltered for axis in leading]
-    _sum(x, window, y, [*flat, rows, columns], sums, fill, along=lines[-1])
+    _sum(x, window, y, [*flat, rows, columns], step, sums, fill, along=lines[-1])
 
 
 def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
@@ -119,11 +120,20 @@ def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
     return [AxisWindow(1)] * (2 - len(found)) + found
 
 
+def _pixels(axes: list[AxisWindow]) -> tuple[list[AxisWindow], int]:
+    """(axes of pixels, elements of a pixel): the last axis, where it is short and no filter spans it."""
+    *inner, last = axes
+    if last.taps > 1 or last.size >= NARROW or all(axis.taps == 1 for axis in inner):
+        return axes, 1
+    return [AxisWindow(1)] * (2 - len(inner)) + inner, last.size
+
+
 def _sum(
     x: Array,
     w: Array,
     y: Array,
     axes: list[AxisWindow],
+    step: int,
     sums: Sums,
     fill: float,
     along: Array | None = None,
@@ -132,33 +142,36 @@ def _sum(
     *_, rows, columns = axes
     w = w.reshape(-1, rows.taps, 1 if along is not None else columns.taps)
     marks, count = (w != 0).tobytes(), 0 if along is None else len(along)
-    found = _window_pass(x.dtype, y.dtype, tuple(axes), w.shape, marks, count, sums[:2], float(fill))
+    found = _window_pass(x.dtype, y.dtype, tuple(axes), step, w.shape, marks, count, sums[:2], float(fill))
     found.run(x, w, y, along, sums.bounds)
 
 
 @cached_by_threads(128)
 def _window_pass(
-    x: np.dtype, y: np.dtype, axes: tuple[AxisWindow, ...], taps: Shape, marks: bytes, along: int,
-    sums: tuple[int, int], fill: float,
+    x: np.dtype, y: np.dtype, axes: tuple[AxisWindow, ...], step: int, taps: Shape, marks: bytes,
+    along: int, sums: tuple[int, int], fill: float,
 ) -> WindowPass:  # fmt: skip
     weighted = np.frombuffer(marks, bool).reshape(taps)
-    return WindowPass(x, y, axes, weighted, along, *sums, fill)
+    return WindowPass(x, y, axes, step, weighted, along, *sums, fill)
 
 
 class WindowPass:
     """Windows over arrays of one shape and two types, with weights at the same places.
 
     Args:
+        axes: of pixels.
+        step: elements of a pixel.
         weighted: (places along the leading axes, rows, columns) bool: which weights are not 0.
         along: taps along rows.
         size, order: those of `Sums`.
     """
 
     def __init__(
-        self, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], weighted: Array, along: int, size: int,
-        order: int, fill: float,
+        self, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], step: int, weighted: Array, along: int,
+        size: int, order: int, fill: float,
     ):  # fmt: skip
-        *leading, rows, columns = axes
+        *leading, rows, pixels = axes
+        columns = PixelWindow(pixels, step) if step > 1 else pixels
         lanes, self._dtype, close = simd.lanes(size), np.dtype(f"f{size}"), order == CLOSE
         self._met = np.flatnonzero(weighted.any((1, 2)))  # places along the leading axes that meet weights
         weighted = weighted[self._met]  # (rings, taps_r, taps_s)
@@ -168,7 +181,7 @@ class WindowPass:
         tiles = count == weighted.size or (x.kind != "f" and count >= SPARSE * weighted.size)
         taps = np.argwhere(weighted | (tiles and close))
         taps = np.roll(taps, -1, 0) if close else taps  # the first one last, where `settle_line` begins
-        cut = WindowCut(planes, rows, columns, size, taps, along, tiles, close=close)
+        cut = WindowCut(planes, rows, columns, size, taps, along, tiles, apart=step, close=close)
         self._taps = tuple(taps.T)
         self._scratch_bytes, self._tasks = cut.scratch * cut.tasks, cut.tasks
         filters, nothing = np.zeros(cut.outer, np.int64), np.zeros(1, self._dtype)
