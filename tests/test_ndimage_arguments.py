@@ -64,8 +64,9 @@ def test_results_go_to_any_array(swapped):
     x = np.arange(12.0).reshape(3, 4)
     expected = x * 2 + 1
 
-    def write(laid):
-        assert laid.flags.c_contiguous and laid.dtype.isnative and not np.shares_memory(laid, x)
+    def write(source, laid):
+        assert np.array_equal(source, x) and not np.shares_memory(laid, x)
+        assert laid.flags.c_contiguous and laid.dtype.isnative
         laid[...] = expected
 
     for output in (x, x[::-1], np.empty((3, 8))[:, ::2], np.empty((3, 4))):

@@ -14,8 +14,9 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from convalgos.core import allocator, arrays
+from convalgos.core import arrays
 from convalgos.core.arguments import shown
+from convalgos.ndimage import known_calls
 
 BOUNDARY_OF = {  # SciPy's mode -> the name in `core.boundaries`, which is NumPy's
     "reflect": "symmetric",
@@ -198,9 +199,10 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
         TypeError: the name of no dtype.
     """
     if output is None:
-        return _new(x.shape, np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype)
+        dtype = np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype
+        return known_calls.new_array(x.shape, dtype)
     if isinstance(output, type | np.dtype | str):
-        return _new(x.shape, _output_dtype(output, is_complex))
+        return known_calls.new_array(x.shape, _output_dtype(output, is_complex))
     array = arrays.writable_view("output", output)
     if array.shape != x.shape:
         raise InvalidArgument(f"output shape not correct: {array.shape} must be that of the input, {x.shape}")
@@ -246,25 +248,25 @@ def real_output(output: Any, x: np.ndarray) -> np.ndarray:
     return array
 
 
-def _new(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised; of memory that large arrays before it have left."""
-    return allocator.aligned_empty(math.prod(shape), dtype).reshape(shape)
-
-
-def fill(output: np.ndarray, x: np.ndarray, write: Callable[[np.ndarray], None]) -> np.ndarray:
+def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndarray:
     """`output`, which `write` fills where kernels can: in place, or in an array of its own that is copied.
 
     Args:
         output: any array; it may share memory with x.
-        x: what `write` reads.
-        write: fills a C-contiguous array in native byte order that shares no memory with x.
+        x: any array, of a native dtype.
+        write: called with two C-contiguous arrays in native byte order that share no memory: x or a copy, and
+            what is filled. It goes by nothing else but their shapes and types, so that the next call with
+            equal arguments may have it, too (`known_calls`).
     """
+    source = arrays.as_laid(x)
     laid = arrays.is_laid(output.flags) and output.dtype.isnative
-    if laid and not np.may_share_memory(output, x):
-        write(output)
+    if laid and not np.may_share_memory(output, source):
+        write(source, output)
+        if source is x:
+            known_calls.tell(x, output, write)
         return output
     own = np.empty(output.shape, output.dtype.newbyteorder("="))
-    write(own)
+    write(source, own)
     output[...] = own
     return output
 

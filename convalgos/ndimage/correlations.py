@@ -9,9 +9,11 @@ import numpy as np
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.ndimage import arguments
+from convalgos.ndimage.known_calls import known_calls
 from convalgos.ndimage.lines import Weights, correlate_axes
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def correlate1d(
     input: Any,
@@ -54,6 +56,7 @@ def correlate1d(
     return _correlated(input, w.conj() if w.dtype.kind == "c" else w, axis, output, mode, cval, origin)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def convolve1d(
     input: Any,

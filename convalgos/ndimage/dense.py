@@ -23,11 +23,13 @@ from convalgos.ndimage.arguments import (
     real_output,
     several_axes,
 )
-from convalgos.ndimage.transformed_windows import correlate_dense
+from convalgos.ndimage.known_calls import known_calls
+from convalgos.ndimage.transformed_windows import DenseFilter
 
 TINY = float(np.finfo(np.float64).eps)  # SciPy leaves out weights up to this size
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def correlate(
     input: Any,
@@ -69,6 +71,7 @@ def correlate(
     return _filtered(input, weights, output, mode, cval, origin, axes, False)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def convolve(
     input: Any,
@@ -128,5 +131,5 @@ def _real(
         found[axis] = AxisWindow(x.shape[axis], taps, taps // 2 + shift, boundary)
     w = np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found])
     y = real_output(output, x)
-    source, beyond = np.ascontiguousarray(x), real_number("cval", cval)
-    return fill(y, x, lambda into: correlate_dense(source, w, into, found, beyond))
+    correlated = DenseFilter(x.shape, x.dtype, y.dtype.newbyteorder("="), w, found, real_number("cval", cval))
+    return fill(y, x, correlated)

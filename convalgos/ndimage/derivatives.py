@@ -10,11 +10,13 @@ import numpy as np
 from convalgos.core.array_kinds import any_kind
 from convalgos.ndimage import arguments
 from convalgos.ndimage.correlations import correlate1d
+from convalgos.ndimage.known_calls import known_calls
 from convalgos.ndimage.lines import Weights, correlate_axes, sum_of_axes
 
 SECOND = np.array((1, -2, 1))  # differences
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def sobel(
     input: Any,
@@ -39,6 +41,7 @@ def sobel(
     return _edges(input, axis, output, mode, cval, (1, 2, 1))
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def prewitt(
     input: Any,
@@ -72,6 +75,7 @@ def _edges(
     return correlate_axes(x, steps, output, cval)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def laplace(
     input: Any,

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core import arrays
 from convalgos.core.arguments import shown
 from convalgos.core.array_kinds import any_kind
 from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, smooth_coarsely, steps_within, why_not_coarse
 from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
+from convalgos.ndimage.known_calls import known_calls
 from convalgos.ndimage.lines import Weights, correlate_axes
 
 WIDE = 24  # radius from which a recursion takes less time; Zen 4
 LEAST = 1e-15  # sigmas up to here leave an axis as it is
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def gaussian_filter1d(
     input: Any,
@@ -57,6 +58,7 @@ def gaussian_filter1d(
     return correlate_axes(x, [step], output, cval)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def gaussian_filter(
     input: Any,
@@ -200,15 +202,12 @@ def _approximated(
             for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
         )
         if why_not_coarse(x.shape, axes, x.itemsize) is None:
-            return arguments.fill(
-                result, x, lambda y: smooth_coarsely(arrays.as_laid(x), y, axes, float(cval))
-            )
+            return arguments.fill(result, x, lambda x, y: smooth_coarsely(x, y, axes, float(cval)))
     found = recursions_within(filters, x.dtype, max_rel_error)
     if found is None:
         return None
 
-    def write(y: np.ndarray) -> None:
-        source = arrays.as_laid(x)
+    def write(source: np.ndarray, y: np.ndarray) -> None:
         for by, boundary, (axis, *_) in zip(found, boundaries, smoothed, strict=True):
             recurse_along(source, y, axis, by, boundary, float(cval))
             source = y

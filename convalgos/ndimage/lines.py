@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core import arrays
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_crosses
-from convalgos.cpu.filtering.line_passes import filter_lines
+from convalgos.cpu.filtering.line_passes import passes_of, run_passes
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.ndimage import arguments
 
@@ -47,8 +46,10 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
     if not x.size:
         return result
 
-    def write(y: np.ndarray) -> None:
-        filter_lines(arrays.as_laid(x), read, y)
+    passes = passes_of(x.shape, x.dtype, result.dtype.newbyteorder("="), tuple(read))
+
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        run_passes(passes, x, y)
         if y.dtype == np.bool_:
             np.not_equal(y.view(np.uint8), 0, out=y)
 
@@ -73,4 +74,4 @@ def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any)
     read = sorted((_read(step, cval, x.shape) for step in steps), key=lambda step: step.axis)
     if result.dtype.kind not in "fiu" or line_crosses.why_not_sum(x, read, result.dtype):
         return None
-    return arguments.fill(result, x, lambda y: line_crosses.sum_lines_of_axes(arrays.as_laid(x), read, y))
+    return arguments.fill(result, x, lambda x, y: line_crosses.sum_lines_of_axes(x, read, y))

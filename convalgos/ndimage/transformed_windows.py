@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, OUTSIDE
-from convalgos.cpu.filtering.windows import correlate_windows, sum_type
+from convalgos.cpu.filtering.windows import WindowFilter, correlate_windows, sum_type
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
@@ -44,10 +45,18 @@ FINE = 1024  # parts of 1, of which weights are that give whole sums too often
 CHUNK = 1 << 16  # elements that are looked at, or gathered, at once
 
 
-def correlate_dense(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> None:
-    """Fill y as `correlate_windows` does, whose arguments these are, by sums or by transforms."""
-    if not _transformed(x, w, y, axes, fill):
-        correlate_windows(x, w, y, axes, fill)
+class DenseFilter:
+    """`correlate_windows` of arrays of a shape and two types, by sums or by transforms."""
+
+    def __init__(
+        self, shape: Shape, x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float
+    ):
+        self._w, self._axes, self._fill = w, axes, fill
+        self._sums = WindowFilter(w, x, y, axes, fill) if math.prod(shape) else None
+
+    def __call__(self, x: Array, y: Array) -> None:
+        if self._sums and not _transformed(x, self._w, y, self._axes, self._fill):
+            self._sums(x, y)
 
 
 def _transformed(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> bool:

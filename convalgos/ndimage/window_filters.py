@@ -12,7 +12,7 @@ from convalgos.core.arguments import Shape, shown
 from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.sliding.kernels import MAXIMUM, MEAN, MINIMUM
-from convalgos.cpu.sliding.passes import slide_along
+from convalgos.cpu.sliding.passes import Slides
 from convalgos.ndimage.arguments import (
     InvalidArgument,
     InvalidType,
@@ -30,10 +30,12 @@ from convalgos.ndimage.arguments import (
     whole_number,
 )
 from convalgos.ndimage.footprints import origins_of, slide_footprint, whole_footprint
+from convalgos.ndimage.known_calls import Write, known_calls
 
 Windows = list[tuple[int, AxisWindow]]  # (axis, those along it)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def minimum_filter1d(
     input: Any, size: int, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: float = 0.0,
@@ -51,6 +53,7 @@ def minimum_filter1d(
     return _along_one(input, size, axis, output, mode, cval, origin, MINIMUM)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def maximum_filter1d(
     input: Any, size: int, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: float = 0.0,
@@ -68,6 +71,7 @@ def maximum_filter1d(
     return _along_one(input, size, axis, output, mode, cval, origin, MAXIMUM)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def uniform_filter1d(
     input: Any, size: int, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0,
@@ -85,6 +89,7 @@ def uniform_filter1d(
     return _along_one(input, size, axis, output, mode, cval, origin, MEAN)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def uniform_filter(
     input: Any, size: Any = 3, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, origin: Any = 0,
@@ -125,6 +130,7 @@ def uniform_filter(
     return _along(x, _windows(x.shape, size, mode, origin, several_axes(axes, x.ndim)), output, cval, MEAN)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def minimum_filter(
     input: Any, size: Any = None, footprint: Any = None, output: Any = None, mode: Any = "reflect",
@@ -157,6 +163,7 @@ def minimum_filter(
     return _extreme(input, size, footprint, output, mode, cval, origin, axes, MINIMUM)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def maximum_filter(
     input: Any, size: Any = None, footprint: Any = None, output: Any = None, mode: Any = "reflect",
@@ -199,7 +206,7 @@ def _extreme(
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
 
-    def write(y: np.ndarray) -> None:
+    def write(x: np.ndarray, y: np.ndarray) -> None:
         if not y.size:
             return
         bytes_of = [a.view(np.uint8) if a.dtype.kind == "b" else a for a in (x, y)]
@@ -252,40 +259,56 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
         raise InvalidType(f"cval={shown(cval)} must be real, as the input is")
     if x.dtype.kind != "c":
         result = real_output(output, x) if windows else output_array(output, x)
-        return fill(result, x, lambda y: _slide(x, y, windows, cval, reduction))
+        return fill(result, x, _slide(x.shape, x.dtype, _native(result), windows, cval, reduction))
     result = output_array(output, x, is_complex=True)
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
-        _slide(of, part, windows, beyond, reduction)
+        write = _slide(x.shape, of.dtype, part.dtype, windows, beyond, reduction)
+        write(np.ascontiguousarray(of), part)
     result.real, result.imag = parts
     return result
 
 
-def _slide(x: np.ndarray, y: np.ndarray, windows: Windows, cval: Any, reduction: int) -> None:
-    """y, a contiguous array apart from x, one axis after the other in its type, as SciPy does it."""
+def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reduction: int) -> Write:
+    """What fills an array of the dtype `into`, one axis after the other in its type, as SciPy does it."""
     if not windows:
-        with np.errstate(invalid="ignore"):
-            y[...] = x
-        return
-    if y.dtype.kind == "b":  # whose means and minima SciPy has as bytes
-        y = y.view(np.uint8)
-    x = x.view(np.uint8) if x.dtype.kind == "b" else x
-    exact = np.can_cast(x.dtype, y.dtype)
+        return _copied
+    # of bools, means and minima are bytes in SciPy
+    of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (of, into))
     used = any(window.boundary == "constant" for _, window in windows)
-    beyond = _beyond(cval, y.dtype, reduction, used)
-    if exact and beyond is not None:
-        source = np.ascontiguousarray(x, y.dtype)
-        slide_along(source, y, reduction, windows, beyond)
-        return
+    beyond = _beyond(cval, into, reduction, used)
+    if np.can_cast(of, into) and beyond is not None:
+        slide_all = Slides(shape, into, reduction, windows, beyond)
+        return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
-    fits = _beyond(cval, x.dtype, reduction, used) is not None and (reduction != MEAN or y.dtype.kind == "f")
-    for i, window in enumerate(windows):
-        known = x if i == 0 else y
-        fits = fits if i == 0 else beyond is not None
-        source = np.ascontiguousarray(known, known.dtype if fits else np.float64)
-        found = np.empty_like(source)
-        slide_along(source, found, reduction, [window], _beyond(cval, source.dtype, reduction, used) or 0.0)
-        y[...] = _cast(found, y.dtype)
+    fits = _beyond(cval, of, reduction, used) is not None and (reduction != MEAN or into.kind == "f")
+    wide = np.dtype(np.float64)
+    first, others = of if fits else wide, into if beyond is not None else wide
+    slides: list[tuple[np.dtype, Slides]] = []
+    for window in windows:
+        dtype = others if slides else first
+        fill_value = _beyond(cval, dtype, reduction, used) or 0.0
+        slides.append((dtype, Slides(shape, dtype, reduction, [window], fill_value)))
+
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        known = x.view(of)
+        for dtype, slide in slides:
+            source = np.ascontiguousarray(known, dtype)
+            found = np.empty_like(source)
+            slide(source, found)
+            known = y.view(into)
+            known[...] = _cast(found, into)
+
+    return write
+
+
+def _native(array: np.ndarray) -> np.dtype:
+    return array.dtype.newbyteorder("=")
+
+
+def _copied(x: np.ndarray, y: np.ndarray) -> None:
+    with np.errstate(invalid="ignore"):
+        y[...] = x
 
 
 def _beyond(cval: Any, dtype: np.dtype, reduction: int, is_used: bool) -> float | None:

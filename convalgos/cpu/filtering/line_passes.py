@@ -25,7 +25,7 @@ from convalgos.cpu.filtering.line_steps import (
     rounding_of_sums,
     way_of_sums,
 )
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
 
@@ -34,7 +34,6 @@ CACHED = 640 << 10  # bytes of lines that one pass sums across and along: what t
 CHUNK = 8 << 10  # bytes of sums of a chunk of a line that is only summed across; Zen 4
 PIECE = 64 << 10  # bytes of sums of a chunk of a line that is summed along itself
 SHARED = 1 << 17  # products of a pass that are worth a second thread
-X, Y, SCRATCH = map((line_drivers.FIELDS.names or ()).index, ("x", "y", "scratch"))  # set by each run
 MOST_TAPS = 1 << 9  # of sums that whole parts are taken of with an error far below 1
 UNITS = 4  # of work for each thread, where there are so many
 
@@ -50,19 +49,21 @@ def filter_lines(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> Non
     Source: of what is summed, and in which order, scipy.ndimage; of band by band, Halide's local Laplacian
     and blur schedules (Ragan-Kelley et al. 2013, doi:10.1145/2491956.2462176).
     """
-    passes = _passes_of(x.shape, x.dtype, y.dtype, tuple(steps))
-    for number, each in enumerate(passes):
-        last = number == len(passes) - 1
-        target = y if last else aligned_empty(y.size, y.dtype).reshape(y.shape)
+    run_passes(passes_of(x.shape, x.dtype, y.dtype, tuple(steps)), x, y)
+
+
+def run_passes(passes: Sequence[LinePass], x: np.ndarray, y: np.ndarray) -> None:
+    """One after the other, from x to y."""
+    for each in passes[:-1]:
+        target = aligned_empty(y.size, y.dtype).reshape(y.shape)
         each.run(x, target)
         x = target
+    passes[-1].run(x, y)
 
 
 @cached_by_threads(128)
-def _passes_of(
-    shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]
-) -> list[LinePass]:  # fmt: skip
-    """The passes over arrays of a shape and of two types."""
+def passes_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> list[LinePass]:
+    """What filters arrays of a shape and of two types, as `filter_lines` has them."""
     ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
     together = _passes(shape, ordered, y)
     return [LinePass(shape, y if number else x, y, part) for number, part in enumerate(together)]
@@ -117,7 +118,9 @@ class LinePass:
         products = math.prod(shape) * sum(len(s.weights) for s in steps)
         self.threads = plan_threads() if products > SHARED else 1
         self._arrange(steps)
-        self.record = np.array(list(f.values()))  # (fields,) int64: those of `line_drivers.FIELDS`
+        self.record = np.array(list(f.values()))  # (fields,) int64
+        names, tasks = line_drivers.FIELDS.names, f["tasks"]
+        self.run = RecordLaunch(self.kernel, self.record, names, tasks * f["scratch_bytes"], tasks)
 
     def _arrange(self, steps: Sequence[LineStep]) -> None:
         """Set all that depends on how lines are dealt."""
@@ -248,10 +251,3 @@ class LinePass:
         f["ring_at"] = f["stored_at"] + f["line_bytes"]
         f["rows_at_once"] = ROWS
         f["scratch_bytes"] = f["ring_at"] + f["ring"] * f["line_bytes"]
-
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Many threads may run it at once."""
-        record, tasks = self.record.copy(), self.values["tasks"]
-        scratch = aligned_empty(tasks * self.values["scratch_bytes"], np.uint8)
-        record[[X, Y, SCRATCH]] = [*map(jit.data_address(), (x, y, scratch))]
-        jit.launch(self.kernel, record.ctypes.data, tasks)

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.allocator import whole_lines
 from convalgos.cpu.filtering.line_kernels import FUSED, sum_lines
 from convalgos.cpu.layout.streaming import STREAMED_PLANES, outgrows_caches, stream
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -86,23 +87,16 @@ class RowPass:
         chunks = -(-inner // chunk)
         threads = threads if self.count * taps > SHARE * lanes else 1
         bands = 1 if threads == 1 else max(1, min(by.rows, threads * UNITS // (outer * chunks)))
-        self._tasks = min(threads, outer * chunks * bands)
+        tasks = min(threads, outer * chunks * bands)
         line_at = whole_lines(8 * taps)
         scratch_bytes = line_at + whole_lines(chunk * size)
-        self._scratch_bytes = self._tasks * scratch_bytes
         weights, filling = by.weights.astype(dtype), np.full(chunk, fill, dtype)
         self._kept = (*by, weights, filling)
         around = stream(size, lanes) if outgrows_caches(self.count * size, STREAMED_PLANES) else 0
         values = (
-            0, 0, 0, scratch_bytes, self._tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
+            0, 0, 0, scratch_bytes, tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
             by.firsts.ctypes.data, by.sources.ctypes.data, len(by.sources), weights.ctypes.data, len(weights),
             taps, filling.ctypes.data, sum_lines(FUSED, size, lanes), around, line_at,
         )  # fmt: skip
-        self._record = np.array(values, np.int64)  # of `ROW_SUM_FIELDS`
-        self._kernel = sum_rows(size)
-
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Both C-contiguous. Many threads may run it at once."""
-        record, scratch = self._record.copy(), aligned_empty(self._scratch_bytes, np.uint8)
-        record[:3] = [*map(jit.data_address(), (x, y, scratch))]
-        jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)
+        record, names = np.array(values, np.int64), ROW_SUM_FIELDS.names
+        self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.cpu.filtering import line_kernels, line_steps
@@ -24,6 +23,7 @@ from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 
@@ -87,26 +87,42 @@ def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], 
         axes: those of x.
         fill: what lies beyond a "constant" boundary.
     """
-    if not y.size:
-        return
-    axes, step = _pixels(merged_axes(axes))
-    w = w.reshape([axis.taps for axis in axes])
-    sums = _sums_of(w.tobytes(), w.shape, x.dtype, y.dtype, float(fill))
-    lines = sums.lines
-    if lines is None or w.size < SEPARABLE * sum(axis.taps for axis in axes):
-        _sum(x, w, y, axes, step, sums, fill)
-        return
-    *leading, rows, columns = axes
-    for i, (axis, line) in enumerate(zip(leading, lines, strict=False)):
-        if axis.taps > 1:
-            others = [a.unfiltered if j != i else a for j, a in enumerate(axes)]
-            between = np.empty(x.shape, f"f{sums.size}")
-            spanned, pixel = _pixels(merged_axes([*others, AxisWindow(step)]))
-            _sum(x, line.reshape([a.taps for a in spanned]), between, spanned, pixel, sums, fill)
-            x, fill = between, fill * float(line.sum())
-    window = lines[-2].reshape([1] * len(leading) + [-1, 1])
-    flat = [axis.unfiltered for axis in leading]
-    _sum(x, window, y, [*flat, rows, columns], step, sums, fill, along=lines[-1])
+    if y.size:
+        WindowFilter(w, x.dtype, y.dtype, axes, fill)(x, y)
+
+
+class WindowFilter:
+    """`correlate_windows` with all that does not depend on what arrays of a shape and two types hold.
+
+    Many threads may call it at once.
+    """
+
+    def __init__(self, w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float):
+        axes, step = _pixels(merged_axes(axes))
+        w = w.reshape([axis.taps for axis in axes])
+        sums = _sums_of(w.tobytes(), w.shape, x, y, float(fill))
+        lines, self._passes = sums.lines, list[WeightedPass]()
+        if lines is None or w.size < SEPARABLE * sum(axis.taps for axis in axes):
+            self._passes.append(WeightedPass(w, x, y, axes, step, sums, fill))
+            return
+        *leading, rows, columns = axes
+        for i, (axis, line) in enumerate(zip(leading, lines, strict=False)):
+            if axis.taps > 1:
+                others = [a.unfiltered if j != i else a for j, a in enumerate(axes)]
+                between = np.dtype(f"f{sums.size}")
+                spanned, pixel = _pixels(merged_axes([*others, AxisWindow(step)]))
+                self._passes.append(WeightedPass(line, x, between, spanned, pixel, sums, fill))
+                x, fill = between, fill * float(line.sum())
+        flat = [axis.unfiltered for axis in leading]
+        last = WeightedPass(lines[-2], x, y, [*flat, rows, columns], step, sums, fill, lines[-1])
+        self._passes.append(last)
+
+    def __call__(self, x: Array, y: Array) -> None:
+        for each in self._passes[:-1]:
+            between = np.empty(x.shape, each.dtype)
+            each.run(x, between)
+            x = between
+        self._passes[-1].run(x, y)
 
 
 def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
@@ -128,22 +144,20 @@ def _pixels(axes: list[AxisWindow]) -> tuple[list[AxisWindow], int]:
     return [AxisWindow(1)] * (2 - len(inner)) + inner, last.size
 
 
-def _sum(
-    x: Array,
-    w: Array,
-    y: Array,
-    axes: list[AxisWindow],
-    step: int,
-    sums: Sums,
-    fill: float,
-    along: Array | None = None,
-) -> None:
-    """One pass; with `along`, of rows that this has filtered before."""
-    *_, rows, columns = axes
-    w = w.reshape(-1, rows.taps, 1 if along is not None else columns.taps)
-    marks, count = (w != 0).tobytes(), 0 if along is None else len(along)
-    found = _window_pass(x.dtype, y.dtype, tuple(axes), step, w.shape, marks, count, sums[:2], float(fill))
-    found.run(x, w, y, along, sums.bounds)
+class WeightedPass:
+    """One pass by some weights; with `along`, of rows that this has filtered before."""
+
+    def __init__(
+        self, w: Array, x: np.dtype, y: np.dtype, axes: list[AxisWindow], step: int, sums: Sums, fill: float,
+        along: Array | None = None,
+    ):  # fmt: skip
+        *_, rows, columns = axes
+        w = w.reshape(-1, rows.taps, 1 if along is not None else columns.taps)
+        marks, count = (w != 0).tobytes(), 0 if along is None else len(along)
+        self.dtype = y
+        self._pass = _window_pass(x, y, tuple(axes), step, w.shape, marks, count, sums[:2], float(fill))
+        self._weights = self._pass.packed(w, along, sums.bounds)
+        self.run = self._pass.launch(*self._weights)  # (x, y), C-contiguous; many threads may at once
 
 
 @cached_by_threads(128)
@@ -197,25 +211,23 @@ class WindowPass:
         address, names = jit.data_address(), WINDOW_FIELDS.names or ()
         fields = [address(v) if isinstance(v, np.ndarray) else v for v in map(values.get, names)]
         self._record = np.array(fields, np.int64)
-        self._set = [*map(names.index, ("x", "w", "y", "scratch", "exact", "bounds"))]
         self._kernel = sum_windows(size)
 
-    def run(
-        self, x: Array, w: Array, y: Array, along: Array | None, bounds: tuple[float, float, float]
-    ) -> None:
-        """Many threads may run it at once.
+    def packed(self, w: Array, along: Array | None, bounds: tuple[float, float, float]) -> tuple[Array, ...]:
+        """(weights as kernels read them, those of the list in float64, `bounds`).
 
         Args:
-            x, y: C-contiguous.
             w: (places, rows, columns) float64.
             along: (places, taps) along rows, or (taps,) of all.
         """
         w = w[self._met]
         listed = w[self._taps]
         packed = np.concatenate([w.ravel(), listed, [] if along is None else along.ravel()])
-        packed = packed.astype(self._dtype, copy=False)
-        near = np.array(bounds, self._dtype)
-        scratch = aligned_empty(self._scratch_bytes, np.uint8)
-        record = self._record.copy()
-        record[self._set] = [*map(jit.data_address(), (x, packed, y, scratch, listed, near))]
-        jit.launch(self._kernel, record.ctypes.data, self._tasks)
+        return packed.astype(self._dtype, copy=False), listed, np.array(bounds, self._dtype)
+
+    def launch(self, packed: Array, exact: Array, bounds: Array) -> RecordLaunch:
+        """Of `packed` weights, which the caller keeps."""
+        record, names = self._record.copy(), WINDOW_FIELDS.names or ()
+        for name, array in (("w", packed), ("exact", exact), ("bounds", bounds)):
+            record[names.index(name)] = array.ctypes.data
+        return RecordLaunch(self._kernel, record, names, self._scratch_bytes, self._tasks)

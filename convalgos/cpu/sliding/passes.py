@@ -33,19 +33,35 @@ def slide_along(
         windows: (axis, those along it).
         fill: what lies beyond constant borders, which the dtype can hold.
     """
-    passes = _passes(x.shape, windows, x.itemsize)
-    if not x.size or not passes:
-        y[...] = x
-        return
-    source = x
-    for i, one in enumerate(passes):
-        in_place = i > 0 and one.planes >= 2 * jit.thread_count()
-        if i > 0 and not in_place:  # not into what it reads
-            held = aligned_empty(y.size, y.dtype).reshape(y.shape)
-            held[...] = y
-            source = held
-        plan = sliding_plan(x.dtype, reduction, *one, fill, in_place)
-        plan.run(y if in_place else source, y)
+    Slides(x.shape, x.dtype, reduction, windows, fill)(x, y)
+
+
+class Slides:
+    """`slide_along` of arrays of a shape and a dtype; many threads may call it at once."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype, reduction: int,
+        windows: Sequence[tuple[int, AxisWindow]], fill: float = 0.0,
+    ):  # fmt: skip
+        passes = _passes(shape, windows, dtype.itemsize) if math.prod(shape) else []
+        in_place = [i > 0 and each.planes >= 2 * jit.thread_count() for i, each in enumerate(passes)]
+        self._passes = [
+            (sliding_plan(dtype, reduction, *each, fill, same).launch, same)
+            for each, same in zip(passes, in_place, strict=True)
+        ]
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        if not self._passes:
+            y[...] = x
+            return
+        moves = sum(not in_place for _, in_place in self._passes)  # from one array to another
+        held = aligned_empty(y.size, y.dtype).reshape(y.shape) if moves > 1 else y
+        source = x
+        for run, in_place in self._passes:
+            moves -= not in_place
+            target = source if in_place else held if moves % 2 else y  # so that the last one ends in y
+            run(source, target)
+            source = target
 
 
 def _passes(shape: tuple[int, ...], windows: Sequence[tuple[int, AxisWindow]], itemsize: int) -> list[_Pass]:

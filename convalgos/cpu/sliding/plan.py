@@ -10,6 +10,7 @@ from convalgos.core.allocator import ALIGNMENT, aligned_empty
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.records import copy_of_record
+from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.sliding.kernels import (
     FILL,
@@ -132,6 +133,9 @@ class SlidingPlan:
         known |= {name: v.ctypes.data if isinstance(v, np.ndarray) else v for name, v in values.items()}
         self._record = np.array([tuple(known.values())], SLIDE_FIELDS)
         self._kernel = slide_windows(size, simd.lanes(size), stored, form, reduction)
+        # (x, y) of whole arrays and without numbers, as `run` has them
+        words, names = self._record.view(np.int64), SLIDE_FIELDS.names
+        self.launch = RecordLaunch(self._kernel, words, names, self.scratch_bytes, self._tasks)
 
     @property
     def scratch_bytes(self) -> int:
