@@ -263,7 +263,7 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
     if laid and not np.may_share_memory(output, source):
         write(source, output)
         if source is x:
-            known_calls.tell(x, output, write)
+            known_calls.tell_filled(x, output, write)
         return output
     own = np.empty(output.shape, output.dtype.newbyteorder("="))
     write(source, own)

@@ -68,7 +68,7 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
     return taken
 
 
-def tell(x: np.ndarray, y: np.ndarray, write: Write) -> None:
+def tell_filled(x: np.ndarray, y: np.ndarray, write: Write) -> None:
     """That `write` has filled y from x, and would do so for all arrays like these."""
     told = getattr(_this, "told", None)
     if told is not None:
