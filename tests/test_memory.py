@@ -58,6 +58,24 @@ def test_what_is_kept_has_a_bound():
     assert 0 < sum(raw.nbytes for raw in allocator._kept) <= allocator.MOST
 
 
+@pytest.mark.skipif(not allocator.LETS_GO, reason="pages cannot be given back")
+def test_results_beyond_that_are_kept_where_the_system_may_take_them(monkeypatch):
+    monkeypatch.setattr(allocator, "MOST", allocator.LARGE)
+    monkeypatch.setattr(allocator.workspaces, "most", lambda: 2 * allocator.LARGE)
+    held = [allocator.aligned_empty(2 * COUNT, np.float32, idles=True) for _ in range(9)]
+    addresses = [array.ctypes.data for array in held]
+    while held:
+        held.pop(0)
+    assert not allocator._kept
+    assert 0 < sum(raw.nbytes for raw in allocator._idle) <= allocator.IDLE * 2 * allocator.LARGE
+    again = allocator.aligned_empty(2 * COUNT, np.float32)
+    again.fill(2)
+    assert again.ctypes.data == addresses[-1] and (again == 2).all()
+    count = len(allocator._idle)
+    del again  # which was not to be kept so
+    assert len(allocator._idle) == count
+
+
 def test_results_that_are_held_are_never_written_again():
     x = np.ones((1, 8, 256, 256), np.float32)
     filters = [np.full((8, 8, 1, 1), value, np.float32) for value in range(6)]

@@ -2,7 +2,8 @@
 
 A fresh array of some megabytes costs a page fault for each 4 KiB that is first written, which may take longer
 than what is then computed. Filters that are prepared for one call only, and results that a program drops,
-leave their memory here for the next ones.
+leave their memory here for the next ones. Results of hundreds of megabytes may, too: the system is told that
+it may take their pages when it needs memory, and until it does they cost nothing to write again.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core import workspaces
 from convalgos.core.forks import guarded
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 LARGE = 1 << 20  # bytes from which on memory is kept,
-MOST = 1 << 26  # up to so much in all
+MOST = 1 << 26  # up to so much in all,
+IDLE = 4  # and up to so many times what plans keep (`workspaces`), of which the system may take all
 WASTE = 1.25  # times what is asked for that may be given
 PIECE = 1 << 21  # bytes that are moved at a time: a large page
 LETS_GO = sys.platform == "linux"  # pages of an array, whose memory stays its own
 
 _kept: list[np.ndarray] = []  # the oldest first
+_idle: list[np.ndarray] = []  # larger ones, whose pages are the system's to take
 # Only `release_arrays` waits for it: garbage may be collected, and an array go, amid any line here.
 _lock = guarded(threading.Lock())
 
@@ -36,18 +40,21 @@ _lock = guarded(threading.Lock())
 class _Lent:
     """The memory of one array; when the last view of it is gone, it is kept."""
 
-    def __init__(self, raw: np.ndarray, nbytes: int):
-        self._raw = raw
+    def __init__(self, raw: np.ndarray, nbytes: int, idles: bool):
+        self._raw, self._idles = raw, idles
         start = -raw.ctypes.data % ALIGNMENT
         self.__array_interface__ = raw[start : start + nbytes].__array_interface__
 
     def __del__(self) -> None:
         if _keep is not None:  # as it is once the process ends
-            _keep(self._raw)
+            _keep(self._raw, self._idles)
 
 
-def aligned_empty(count: int, dtype: Any) -> np.ndarray:
+def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
     """An uninitialised 1-D array of `count` elements that starts on a cache line.
+
+    Args:
+        idles: it is kept as `_idle` is when it is gone, if it is larger than all others together may be.
 
     Example:
         >>> aligned_empty(3, np.float32).ctypes.data % 64
@@ -55,7 +62,7 @@ def aligned_empty(count: int, dtype: Any) -> np.ndarray:
     """
     nbytes = count * np.dtype(dtype).itemsize
     if nbytes >= LARGE:
-        return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes)).view(dtype)
+        return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes, idles)).view(dtype)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(dtype)
@@ -90,15 +97,14 @@ def move(source: np.ndarray, target: np.ndarray) -> None:
         piece = source[begin : begin + PIECE]
         target[begin : begin + PIECE] = piece
         if LETS_GO and source.nbytes > PIECE:
-            first = -(-piece.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
-            last = (piece.ctypes.data + piece.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-            _madvise()(first, last - first, mmap.MADV_DONTNEED)
+            _advised(piece, mmap.MADV_DONTNEED)
 
 
 def release_arrays() -> None:
     """Give back to the system what is kept, by the C library, too: it holds on to what large arrays leave."""
     with _lock:
         _kept.clear()
+        _idle.clear()
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -114,19 +120,32 @@ def _found(nbytes: int) -> np.ndarray:
     """The newest that is kept of about this size, as it is still in the caches, or a fresh one."""
     if _lock.acquire(blocking=False):
         try:
-            for i in reversed(range(len(_kept))):
-                if nbytes <= _kept[i].nbytes <= WASTE * nbytes:
-                    return _kept.pop(i)
+            for kept in (_kept, _idle):
+                for i in reversed(range(len(kept))):
+                    if nbytes <= kept[i].nbytes <= WASTE * nbytes:
+                        return kept.pop(i)
         finally:
             _lock.release()
     return np.empty(nbytes, np.uint8)
 
 
-def _keep(raw: np.ndarray) -> None:
-    if raw.nbytes <= MOST and _lock.acquire(blocking=False):
+def _keep(raw: np.ndarray, idles: bool) -> None:
+    large = raw.nbytes > MOST
+    if large and not (idles and LETS_GO):
+        return
+    if _lock.acquire(blocking=False):
         try:
-            _kept.append(raw)
-            while sum(other.nbytes for other in _kept) > MOST:
-                _kept.pop(0)
+            kept, most = (_idle, IDLE * workspaces.most()) if large else (_kept, MOST)
+            if not large or _advised(raw, mmap.MADV_FREE):
+                kept.append(raw)
+            while sum(other.nbytes for other in kept) > most:
+                kept.pop(0)
         finally:
             _lock.release()
+
+
+def _advised(array: np.ndarray, advice: int) -> bool:
+    """Whether the system has heard what may become of the whole pages of an array."""
+    first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (array.ctypes.data + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    return _madvise()(first, last - first, advice) == 0

@@ -80,7 +80,7 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     count = math.prod(shape)
     if count * dtype.itemsize < SMALL:
         return np.empty(shape, dtype)
-    return allocator.aligned_empty(count, dtype).reshape(shape)
+    return allocator.aligned_empty(count, dtype, idles=True).reshape(shape)
 
 
 def _key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:

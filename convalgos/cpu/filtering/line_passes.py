@@ -55,7 +55,7 @@ def filter_lines(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> Non
 def run_passes(passes: Sequence[LinePass], x: np.ndarray, y: np.ndarray) -> None:
     """One after the other, from x to y."""
     for each in passes[:-1]:
-        target = aligned_empty(y.size, y.dtype).reshape(y.shape)
+        target = aligned_empty(y.size, y.dtype, idles=True).reshape(y.shape)
         each.run(x, target)
         x = target
     passes[-1].run(x, y)

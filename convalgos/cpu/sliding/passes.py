@@ -55,7 +55,7 @@ class Slides:
             y[...] = x
             return
         moves = sum(not in_place for _, in_place in self._passes)  # from one array to another
-        held = aligned_empty(y.size, y.dtype).reshape(y.shape) if moves > 1 else y
+        held = aligned_empty(y.size, y.dtype, idles=True).reshape(y.shape) if moves > 1 else y
         source = x
         for run, in_place in self._passes:
             moves -= not in_place
