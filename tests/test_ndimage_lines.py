@@ -10,7 +10,7 @@ from narrow_vectors import run_on_haswell
 import convalgos as ca
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import line_passes, line_steps
+from convalgos.cpu.filtering import line_filters, line_passes, line_steps, volume_passes
 from convalgos.ndimage.arguments import BOUNDARY_OF
 
 MODES = tuple(BOUNDARY_OF)
@@ -155,11 +155,33 @@ def test_long_lines_in_chunks(boundary):
     np.testing.assert_array_equal(ca.ndimage.correlate1d(x, w, mode=boundary, cval=2, origin=-150), expected)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_volumes_in_one_pass(dtype, monkeypatch):
+    """Of all sizes, also shorter than the filter, beside other axes, and by several threads."""
+    for name, value in (("LARGE", 0), ("SHORTEST", 0)):
+        monkeypatch.setattr(volume_passes, name, value)
+    monkeypatch.setattr(line_passes, "SHARED", 0)
+    line_filters.passes_of.cache_clear()
+    rng, modes = np.random.default_rng(4), ["reflect", "constant", "nearest", "mirror", "wrap"]
+    for i in range(20):
+        shape = tuple(int(n) for n in rng.integers(1, 23, 3))
+        before, behind = ((), (2,))[i % 2], ((), (3,))[i // 2 % 2]
+        axes = tuple(range(len(before), len(before) + 3))
+        x = rng.standard_normal((*before, *shape, *behind)).astype(dtype)
+        told = {"sigma": rng.uniform(0.3, 2.1, 3), "mode": list(rng.permutation(modes)[:3]), "axes": axes}
+        y = np.full_like(x, np.nan)
+        ca.ndimage.gaussian_filter(x, output=y, cval=2.5, **told)
+        np.testing.assert_allclose(y, scipy.ndimage.gaussian_filter(x, cval=2.5, **told), atol=1e-5)
+        steps = [line_steps.LineStep(a, (1.0,) * 5, AxisWindow(9, 5, 2), 0.0) for a in axes]
+        assert volume_passes.why_not_volume(x.shape, x.dtype, x.dtype, steps) is None
+    line_filters.passes_of.cache_clear()
+
+
 def test_passes_share_what_lies_in_the_cache():
     step = line_steps.LineStep(0, (1.0,) * 9, AxisWindow(64, 9, 4, "wrap"), 0.0)
     steps = [step, step._replace(axis=1), step._replace(axis=2)]
-    assert [len(p) for p in line_passes._passes((64, 64, 64), steps, np.dtype("f4"))] == [2, 1]
-    assert [len(p) for p in line_passes._passes((64, 4096, 64), steps, np.dtype("f4"))] == [1, 2]
+    assert [len(p) for p in line_filters._passes((64, 64, 64), steps, np.dtype("f4"))] == [2, 1]
+    assert [len(p) for p in line_filters._passes((64, 4096, 64), steps, np.dtype("f4"))] == [1, 2]
 
 
 @pytest.mark.parametrize(

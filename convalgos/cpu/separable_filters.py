@@ -27,7 +27,7 @@ from convalgos.core.filter_patterns import KERNEL_PATTERNS, left_out_of, terms_o
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.filtering.line_kernels import KINDS, load_line
+from convalgos.cpu.filtering.line_elements import KINDS, load_line
 from convalgos.cpu.filtering.outer_products import outer_products
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import FUSED, LISTED, WINDOW_FIELDS, sum_windows

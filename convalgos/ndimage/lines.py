@@ -10,7 +10,7 @@ import numpy as np
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_crosses
-from convalgos.cpu.filtering.line_passes import passes_of, run_passes
+from convalgos.cpu.filtering.line_filters import passes_of, run_passes
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.ndimage import arguments
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.cpu.filtering import line_drivers, line_kernels
+from convalgos.cpu.filtering import line_drivers, line_sums
 from convalgos.cpu.filtering.line_passes import SINGLE, UNITS, LinePass
 from convalgos.cpu.filtering.line_steps import EXACT, LineStep, border_sources, way_of_sums
 from convalgos.cpu.runtime.threads import cached_by_threads
@@ -68,7 +68,7 @@ class _CrossPass(LinePass):
             middle[along.window.low] += step.weights[step.window.low]
             others += [w for t, w in enumerate(step.weights) if t != step.window.low]
         f["row_weights"] = self._table(np.array(middle + others, self.dtype))
-        f["row_sums"] = line_kernels.sum_lines(line_kernels.FUSED, self.size, self.lanes)
+        f["row_sums"] = line_sums.sum_lines(line_sums.FUSED, self.size, self.lanes)
         f["sources"] = self._table(np.array([self._axis(s) for s in across], line_drivers.AXIS))
         f["tasks"] = min(self.threads * UNITS, f["outer"]) if self.threads > 1 else 1
         self._scratch(0, f["line"])

@@ -28,11 +28,14 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 # loaded at a time. In the scratch of a task are the table of the lines to be summed, that of the shifted
 # ones, the lines summed across (`ROWS` of line_bytes, the first element behind `border_bytes`), one line of
 # y, and the ring.
+# Of volumes, `planes` of rows, `deep_taps` planes are summed across first, for `ROWS` planes at a time, which
+# have a ring each; at `deep_at` in the scratch are the table of these taps, and where their planes begin.
 FIELDS = fields(
     "x y x_bytes y_bytes outer rows mid line chunk chunks bands taps low weights sources exact bounds "
     "row_taps row_low after pixels row_weights row_sources row_exact row_bounds load store reload sums "
     "row_sums settle row_settle whole row_whole filling scratch scratch_bytes tasks ring shifted_at lines_at "
-    "line_bytes border_bytes stored_at ring_at rows_at_once"
+    "line_bytes border_bytes stored_at ring_at rows_at_once planes deep_taps deep_low deep_weights "
+    "deep_sources deep_sums deep_at"
 )
 
 AXIS = fields("size step taps low sources")  # an axis across lines; step: lines from one of its elements on
@@ -147,6 +150,17 @@ def rows_share(SIZE: int) -> jit.Kernel:
     return rows_share
 
 
+@jit.helper
+def place_source(place: int, size: int, low: int, taps: int, sources: int) -> int:
+    """The element at a place, which may lie beyond the ends of an axis, or -1."""
+    source, table = place, carray(pointer(sources), taps, np.int64)
+    if place < 0:
+        source = table[place + low]
+    elif place >= size:
+        source = table[place + low - size]
+    return int(source)
+
+
 @jit.specialise
 def columns_share(SIZE: int) -> jit.Kernel:
     """Bands of lines of a task, or of chunks of them, summed across each other, and then along themselves."""
@@ -155,7 +169,6 @@ def columns_share(SIZE: int) -> jit.Kernel:
         a = carray(pointer(args), 1, FIELDS)[0]
         scratch = a.scratch + task * a.scratch_bytes
         lines, ring = scratch + a.lines_at, scratch + a.ring_at
-        sources = carray(pointer(a.sources), a.taps, np.int64)
         table = carray(pointer(scratch), a.rows + a.taps, np.int64)
         total = a.outer * a.mid * a.chunks * a.bands
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -169,11 +182,7 @@ def columns_share(SIZE: int) -> jit.Kernel:
             while i < end:
                 many = a.rows_at_once if min(end - i, a.taps + 1) >= a.rows_at_once else 1
                 while known < i - first + a.taps + many - 1:
-                    source = first + known - a.low
-                    if source < 0:
-                        source = sources[first + known]
-                    elif source >= a.rows:
-                        source = sources[first + known - a.rows]
+                    source = place_source(first + known - a.low, a.rows, a.low, a.taps, a.sources)
                     x = a.x + (place + source * step) * a.x_bytes
                     if source < 0:
                         table[known] = a.filling
@@ -205,6 +214,61 @@ def columns_share(SIZE: int) -> jit.Kernel:
 
 
 @jit.specialise
+def volume_share(SIZE: int) -> jit.Kernel:
+    """Bands of rows of all planes, summed across planes, across rows, and then along themselves."""
+
+    def volume_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, FIELDS)[0]
+        scratch = a.scratch + task * a.scratch_bytes
+        line = scratch + a.lines_at + a.border_bytes
+        table_bytes, ring_bytes = (a.rows + a.taps) * 8, a.ring * a.line_bytes
+        tables = carray(pointer(scratch), a.rows_at_once * (a.rows + a.taps), np.int64)
+        deep_taps = a.deep_taps + a.rows_at_once - 1
+        deep = carray(pointer(scratch + a.deep_at), deep_taps, np.int64)
+        begins = carray(pointer(scratch + a.deep_at + deep_taps * 8), deep_taps, np.int64)
+        plane_bytes, line_bytes = a.rows * a.line * SIZE, a.line * SIZE
+        total = a.outer * a.bands
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            band, volume = unit % a.bands, unit // a.bands * a.planes * plane_bytes
+            first, end = a.rows * band // a.bands, a.rows * (band + 1) // a.bands
+            plane = 0
+            while plane < a.planes:
+                at_once = a.rows_at_once if min(a.planes - plane, a.deep_taps + 1) >= a.rows_at_once else 1
+                for t in range(a.deep_taps + at_once - 1):
+                    place = plane + t - a.deep_low
+                    source = place_source(place, a.planes, a.deep_low, a.deep_taps, a.deep_sources)
+                    begins[t] = 0 if source < 0 else a.x + volume + source * plane_bytes
+                known, i = 0, first
+                while i < end:
+                    many = a.rows_at_once if min(end - i, a.taps + 1) >= a.rows_at_once else 1
+                    while known < i - first + a.taps + many - 1:
+                        source = place_source(first + known - a.low, a.rows, a.low, a.taps, a.sources)
+                        slot = scratch + a.ring_at + known % a.ring * a.line_bytes
+                        for p in range(at_once):
+                            place = p * (a.rows + a.taps) + known
+                            tables[place] = a.filling if source < 0 else slot + p * ring_bytes
+                        if source >= 0:
+                            for t in range(a.deep_taps + at_once - 1):
+                                deep[t] = begins[t] + source * line_bytes if begins[t] else a.filling
+                            call(a.deep_sums, (
+                                scratch + a.deep_at, a.deep_weights, a.deep_taps, a.line, slot, ring_bytes,
+                                at_once,
+                            ))  # fmt: skip
+                        known += 1
+                    for p in range(at_once):
+                        summed = scratch + p * table_bytes + 8 * (i - first)
+                        call(a.sums, (summed, a.weights, a.taps, a.line, line, a.line_bytes, many))
+                        y = a.y + volume + (plane + p) * plane_bytes + i * line_bytes
+                        for r in range(many):
+                            here = line + r * a.line_bytes
+                            finish_line(a, scratch, summed, here, y + r * line_bytes, a.line, SIZE)
+                    i += many
+                plane += at_once
+
+    return volume_share
+
+
+@jit.specialise
 def cross_share(SIZE: int) -> jit.Kernel:
     """Lines of a task: sums along each of them and across, of one filter for each axis.
 
@@ -226,14 +290,11 @@ def cross_share(SIZE: int) -> jit.Kernel:
             for d in range(a.rows):
                 axis = axes[d]
                 place = n // axis.step % axis.size
-                sources = carray(pointer(axis.sources), axis.taps, np.int64)
                 for t in range(axis.taps):
                     if t != axis.low:
-                        source = place + t - axis.low
-                        if source < 0:
-                            source = sources[place + t]
-                        elif source >= axis.size:
-                            source = sources[place + t - axis.size]
+                        source = place_source(
+                            place + t - axis.low, axis.size, axis.low, axis.taps, axis.sources
+                        )
                         x = a.x + (n + (source - place) * axis.step) * a.line * a.x_bytes
                         if source < 0:
                             table[k] = a.filling

@@ -1,7 +1,6 @@
-"""Correlations of arrays along their axes, one after the other, as passes over memory.
+"""A pass over memory that correlates along one axis or two: how the drivers of lines are called.
 
-Neighbouring axes share a pass where the lines that the first one sums lie in the second cache. float32
-arrays, and small integers, are summed in float32 where that is enough; all else in float64.
+float32 arrays, and small integers, are summed in float32 where that is enough; all else in float64.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
-from convalgos.cpu.filtering import line_drivers, line_kernels
-from convalgos.cpu.filtering.line_kernels import ROWS
+from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, whole_sums
 from convalgos.cpu.filtering.line_steps import (
     CLOSE,
-    EXACT,
     ORDERED,
     LineStep,
     border_sources,
@@ -25,71 +22,17 @@ from convalgos.cpu.filtering.line_steps import (
     rounding_of_sums,
     way_of_sums,
 )
+from convalgos.cpu.filtering.line_sums import ROWS
 from convalgos.cpu.runtime.record_launch import RecordLaunch
-from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
+from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 
 SINGLE = {"bool", "int8", "uint8", "int16", "uint16", "float32"}  # types that float32 holds exactly
-CACHED = 640 << 10  # bytes of lines that one pass sums across and along: what the second cache holds; Zen 4
 CHUNK = 8 << 10  # bytes of sums of a chunk of a line that is only summed across; Zen 4
 PIECE = 64 << 10  # bytes of sums of a chunk of a line that is summed along itself
 SHARED = 1 << 17  # products of a pass that are worth a second thread
 MOST_TAPS = 1 << 9  # of sums that whole parts are taken of with an error far below 1
 UNITS = 4  # of work for each thread, where there are so many
-
-
-def filter_lines(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> None:
-    """y = x correlated by each step in turn, rounded to the type of y after each.
-
-    Args:
-        x, y: of one shape and at least one element, C-contiguous, apart in memory, of real types that
-            `line_kernels.KINDS` names.
-        steps: at least one.
-
-    Source: of what is summed, and in which order, scipy.ndimage; of band by band, Halide's local Laplacian
-    and blur schedules (Ragan-Kelley et al. 2013, doi:10.1145/2491956.2462176).
-    """
-    run_passes(passes_of(x.shape, x.dtype, y.dtype, tuple(steps)), x, y)
-
-
-def run_passes(passes: Sequence[LinePass], x: np.ndarray, y: np.ndarray) -> None:
-    """One after the other, from x to y."""
-    for each in passes[:-1]:
-        target = aligned_empty(y.size, y.dtype, idles=True).reshape(y.shape)
-        each.run(x, target)
-        x = target
-    passes[-1].run(x, y)
-
-
-@cached_by_threads(128)
-def passes_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> list[LinePass]:
-    """What filters arrays of a shape and of two types, as `filter_lines` has them."""
-    ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
-    together = _passes(shape, ordered, y)
-    return [LinePass(shape, y if number else x, y, part) for number, part in enumerate(together)]
-
-
-def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
-    """Whether steps may be made in any order: if all that is rounded is floats."""
-    if any(step.window.boundary == "constant" and step.fill != 0 for step in steps):
-        return False
-    small = x.name in SINGLE and y.name in SINGLE  # which wrap around alike in any order
-    exact = small and all(way_of_sums(step, each, 4) == EXACT for step in steps for each in (x, y))
-    return exact or y.kind == "f"
-
-
-def _passes(shape: Shape, steps: Sequence[LineStep], dtype: np.dtype) -> list[list[LineStep]]:
-    """Steps by the pass that they are made in: one across lines may be followed by one along them."""
-    found: list[list[LineStep]] = []
-    size = 4 if dtype.name in SINGLE else 8
-    for step in steps:
-        if found and len(found[-1]) == 1 and found[-1][0].axis < step.axis:
-            line = math.prod(shape[step.axis :]) * size
-            if (len(found[-1][0].weights) + 2 * ROWS) * line <= CACHED:
-                found[-1].append(step)
-                continue
-        found.append([step])
-    return found
 
 
 def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, ways: Sequence[str]) -> int:
@@ -131,8 +74,8 @@ class LinePass:
             self._across(across, along)
             if along and all(map(self._are_bytes, (across, along))):
                 f = self.values
-                f["whole"], f["bounds"] = self._whole(across, line_kernels.FLOAT)
-                kind = line_kernels.KINDS.index("uint8")
+                f["whole"], f["bounds"] = self._whole(across, line_elements.FLOAT)
+                kind = line_elements.KINDS.index("uint8")
                 f["row_whole"], f["row_bounds"] = self._whole(along, kind)
         else:
             self._rows()
@@ -151,12 +94,12 @@ class LinePass:
         if self.x_dtype != self.dtype:
             self.values["load"] = self._load(self.x_dtype)
         if self.y_dtype != self.dtype:
-            kind = line_kernels.KINDS.index(self.y_dtype.name)
-            self.values["store"] = line_kernels.store_line(kind, self.size, self.lanes)
+            kind = line_elements.KINDS.index(self.y_dtype.name)
+            self.values["store"] = line_elements.store_line(kind, self.size, self.lanes)
             self.values["reload"] = self._load(self.y_dtype)
 
     def _load(self, dtype: np.dtype) -> int:
-        return line_kernels.load_line(line_kernels.KINDS.index(dtype.name), self.size, self.lanes)
+        return line_elements.load_line(line_elements.KINDS.index(dtype.name), self.size, self.lanes)
 
     def _filled(self, fill: float, count: int) -> None:
         self.values["filling"] = self._table(np.full(count, fill, self.dtype))
@@ -209,8 +152,8 @@ class LinePass:
 
     def _sums(self, step: LineStep) -> int:
         in_order = self.y_dtype.kind != "f" and self.ways[step] == ORDERED
-        order = order_of_sums(step.weights) if in_order else line_kernels.FUSED
-        return line_kernels.sum_lines(order, self.size, self.lanes)
+        order = order_of_sums(step.weights) if in_order else line_sums.FUSED
+        return line_sums.sum_lines(order, self.size, self.lanes)
 
     def _settling(self, step: LineStep) -> tuple[int, int, int]:
         """(kernel, address of its weights, of its bounds) of sums that are settled, else zeros."""
@@ -220,8 +163,8 @@ class LinePass:
         error = rounding_of_sums(step, source, self.size)
         positive = source.kind in "ub" and min(*step.weights, step.fill) >= 0  # where sums of 0 are exact
         bounds = np.array((error, 1 - error, 0 if positive else -1), self.dtype)
-        kind = line_kernels.KINDS.index(self.y_dtype.name)
-        kernel = line_kernels.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
+        kind = line_elements.KINDS.index(self.y_dtype.name)
+        kernel = whole_sums.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)
 
     def _are_bytes(self, step: LineStep) -> bool:
@@ -234,13 +177,16 @@ class LinePass:
         """(kernel, address of its bounds) of sums of bytes to a kind; each product is rounded by 2**-16."""
         error = (len(step.weights) + 3) // 2  # in units of the last place
         below = 1 << (2 * error).bit_length()  # that many units behind a whole number are too few
-        bounds = np.array((256 + error / (1 << line_kernels.FRACTION),), np.float32).view(np.int32)
-        digits = (1 << line_kernels.FRACTION) - below
-        kernel = line_kernels.whole_sums(kind, order_of_sums(step.weights), self.size, self.lanes)
+        bounds = np.array((256 + error / (1 << whole_sums.FRACTION),), np.float32).view(np.int32)
+        digits = (1 << whole_sums.FRACTION) - below
+        kernel = whole_sums.whole_sums(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.append(bounds, np.int32(digits)))
 
     def _scratch(self, table: int, count: int) -> None:
-        """Where each task keeps its tables and lines, of `count` elements without borders."""
+        """Where each task keeps its tables and lines, of `count` elements without borders.
+
+        table: addresses of lines that are summed across.
+        """
         f = self.values
         border = f["row_taps"] * f["after"] * self.size
         f["border_bytes"] = whole_lines(border)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.axis_windows import AxisWindow
-from convalgos.cpu.filtering import line_kernels
+from convalgos.cpu.filtering import line_sums
 
 EXACT, CLOSE, ORDERED = "exact", "close", "ordered"  # how integers come of sums
 MOST_ERROR = 1 / 256  # of sums that are settled: of sixteen, one in eight times one lies so close
@@ -74,10 +74,10 @@ def order_of_sums(weights: tuple[float, ...]) -> int:
     if len(weights) % 2:
         near = np.finfo(np.float64).eps
         if not (np.abs(before - behind) > near).any():
-            return line_kernels.SYMMETRIC
+            return line_sums.SYMMETRIC
         if not (np.abs(before + behind) > near).any():
-            return line_kernels.ANTISYMMETRIC
-    return line_kernels.IN_ORDER
+            return line_sums.ANTISYMMETRIC
+    return line_sums.IN_ORDER
 
 
 def border_sources(window: AxisWindow) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.cpu.filtering.line_kernels import FUSED, sum_lines
+from convalgos.cpu.filtering.line_sums import FUSED, sum_lines
 from convalgos.cpu.layout.streaming import STREAMED_PLANES, outgrows_caches, stream
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields

@@ -16,10 +16,11 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow, PixelWindow
-from convalgos.cpu.filtering import line_kernels, line_steps
-from convalgos.cpu.filtering.line_kernels import KINDS, load_line, settle_line, store_line
+from convalgos.cpu.filtering import line_steps, line_sums
+from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_line
 from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
 from convalgos.cpu.filtering.outer_products import line_factors
+from convalgos.cpu.filtering.whole_sums import settle_line
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
 from convalgos.cpu.runtime import jit
@@ -46,7 +47,7 @@ class Sums(NamedTuple):
     size: int  # bytes of an element
     order: int
     lines: list[Array] | None = None  # filters along axes that do the same
-    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `line_kernels.cut_off`
+    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `whole_sums.cut_off`
 
 
 @lru_cache(128)
@@ -82,7 +83,7 @@ def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], 
     """Fill y, which is C-contiguous, of x's shape, and shares no memory with it.
 
     Args:
-        x: C-contiguous, of a type in `line_kernels.KINDS`.
+        x: C-contiguous, of a type in `line_elements.KINDS`.
         w: float64, one dimension for each of x's; elements of 0 are left out.
         axes: those of x.
         fill: what lies beyond a "constant" boundary.
@@ -205,7 +206,7 @@ class WindowPass:
             "finish_numbers": 0, "w_listed": w_bytes, "w_along": w_bytes + len(taps) * size, "w_step": 0,
             "load": load_line(KINDS.index(x.name), size, lanes), "filters": filters,
             "store": 0 if y == self._dtype else store_line(kind, size, lanes),
-            "settle": settle_line(kind, line_kernels.IN_ORDER, size, lanes) if close else 0,
+            "settle": settle_line(kind, line_sums.IN_ORDER, size, lanes) if close else 0,
         }  # fmt: skip
         self._tables = [value for value in values.values() if isinstance(value, np.ndarray)]
         address, names = jit.data_address(), WINDOW_FIELDS.names or ()

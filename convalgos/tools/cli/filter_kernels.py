@@ -7,12 +7,14 @@ from itertools import product
 
 from convalgos.cpu.filtering import (
     line_drivers,
-    line_kernels,
+    line_elements,
     line_passes,
+    line_sums,
     recursive_gaussians,
     recursive_kernels,
     row_sums,
     small_windows,
+    whole_sums,
     window_kernels,
 )
 from convalgos.cpu.vectors import simd
@@ -37,21 +39,22 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         yield line_drivers.rows_share, (size,)
         yield line_drivers.columns_share, (size,)
         yield line_drivers.cross_share, (size,)
+        yield line_drivers.volume_share, (size,)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
         for order in (window_kernels.FUSED, window_kernels.IN_ORDER)[: 1 if size == 4 else 2]:
             yield window_kernels.sum_window_tile, (order, *kinds, window_kernels.vectors())
             yield window_kernels.sum_listed, (order, *kinds)
-        in_order = line_kernels.IN_ORDER, line_kernels.SYMMETRIC, line_kernels.ANTISYMMETRIC
-        for order in (line_kernels.FUSED, *(in_order if size == 8 else ())):
-            yield line_kernels.sum_lines, (order, *kinds)
-        for kind, order in product((line_kernels.FLOAT, line_kernels.KINDS.index("uint8")), in_order):
+        in_order = line_sums.IN_ORDER, line_sums.SYMMETRIC, line_sums.ANTISYMMETRIC
+        for order in (line_sums.FUSED, *(in_order if size == 8 else ())):
+            yield line_sums.sum_lines, (order, *kinds)
+        for kind, order in product((line_elements.FLOAT, line_elements.KINDS.index("uint8")), in_order):
             if size == 4:
-                yield line_kernels.whole_sums, (kind, order, *kinds)
-        for number, name in enumerate(line_kernels.KINDS):
-            yield line_kernels.load_line, (number, *kinds)
+                yield whole_sums.whole_sums, (kind, order, *kinds)
+        for number, name in enumerate(line_elements.KINDS):
+            yield line_elements.load_line, (number, *kinds)
             if name != dtype:
-                yield line_kernels.store_line, (number, *kinds)
+                yield line_elements.store_line, (number, *kinds)
             settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
             for order in in_order if settled else ():
-                yield line_kernels.settle_line, (number, order, *kinds)
+                yield whole_sums.settle_line, (number, order, *kinds)

@@ -1,0 +1,78 @@
+"""Correlations of arrays along their axes, one after the other, in as few passes over memory as can be.
+
+Neighbouring axes share a pass where the lines that the first one sums lie in the second cache, and all three
+of a volume where its planes lie in the third.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.arguments import Shape
+from convalgos.cpu.filtering.line_passes import SINGLE, LinePass
+from convalgos.cpu.filtering.line_steps import EXACT, LineStep, way_of_sums
+from convalgos.cpu.filtering.line_sums import ROWS
+from convalgos.cpu.filtering.volume_passes import VolumePass, why_not_volume
+from convalgos.cpu.runtime.threads import cached_by_threads
+
+CACHED = 640 << 10  # bytes of lines that one pass sums across and along: what the second cache holds; Zen 4
+
+
+def filter_lines(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> None:
+    """y = x correlated by each step in turn, rounded to the type of y after each.
+
+    Args:
+        x, y: of one shape and at least one element, C-contiguous, apart in memory, of real types that
+            `line_elements.KINDS` names.
+        steps: at least one.
+
+    Source: of what is summed, and in which order, scipy.ndimage; of band by band, Halide's local Laplacian
+    and blur schedules (Ragan-Kelley et al. 2013, doi:10.1145/2491956.2462176).
+    """
+    run_passes(passes_of(x.shape, x.dtype, y.dtype, tuple(steps)), x, y)
+
+
+def run_passes(passes: Sequence[LinePass], x: np.ndarray, y: np.ndarray) -> None:
+    """One after the other, from x to y."""
+    for each in passes[:-1]:
+        target = aligned_empty(y.size, y.dtype, idles=True).reshape(y.shape)
+        each.run(x, target)
+        x = target
+    passes[-1].run(x, y)
+
+
+@cached_by_threads(128)
+def passes_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> list[LinePass]:
+    """What filters arrays of a shape and of two types, as `filter_lines` has them."""
+    ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
+    if why_not_volume(shape, x, y, ordered) is None:
+        return [VolumePass(shape, x, y, ordered)]
+    together = _passes(shape, ordered, y)
+    return [LinePass(shape, y if number else x, y, part) for number, part in enumerate(together)]
+
+
+def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
+    """Whether steps may be made in any order: if all that is rounded is floats."""
+    if any(step.window.boundary == "constant" and step.fill != 0 for step in steps):
+        return False
+    small = x.name in SINGLE and y.name in SINGLE  # which wrap around alike in any order
+    exact = small and all(way_of_sums(step, each, 4) == EXACT for step in steps for each in (x, y))
+    return exact or y.kind == "f"
+
+
+def _passes(shape: Shape, steps: Sequence[LineStep], dtype: np.dtype) -> list[list[LineStep]]:
+    """Steps by the pass that they are made in: one across lines may be followed by one along them."""
+    found: list[list[LineStep]] = []
+    size = 4 if dtype.name in SINGLE else 8
+    for step in steps:
+        if found and len(found[-1]) == 1 and found[-1][0].axis < step.axis:
+            line = math.prod(shape[step.axis :]) * size
+            if (len(found[-1][0].weights) + 2 * ROWS) * line <= CACHED:
+                found[-1].append(step)
+                continue
+        found.append([step])
+    return found

@@ -1,0 +1,155 @@
+"""Weighted sums of lines, by fused products or in SciPy's order.
+
+y[i] = sum_t w[t] * line_t[i], the lines given by a table of addresses: the taps of a filter across lines are
+lines of the array, those of a filter along a line are the line itself, shifted.
+
+Sums in order are those of SciPy, to the last bit: float64 products and sums, each rounded, the middle tap
+first and then the others by pairs where the filter is symmetric, else the last tap first.
+
+Source of that order: `NI_Correlate1D` in scipy/ndimage/src/ni_filters.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.blocks import loop_blocks
+from convalgos.cpu.vectors.simd import Value, Vec
+
+FUSED, IN_ORDER, SYMMETRIC, ANTISYMMETRIC = range(4)  # sums: of fused products, or in SciPy's order
+ROWS = 4  # sums at a time of neighbouring lines, which share most of their taps
+WIDE, NARROW = 8, 4  # vectors at a time, in the middle and at the end of a line
+
+
+@jit.specialise
+def sum_lines(ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """The sums of `many` neighbouring lines, 1 or `ROWS`: y[r][i] = sum_t w[t] * lines[r + t][i]."""
+
+    def sum_lines(table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int) -> None:
+        if ORDER == FUSED and many == ROWS:
+            weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
+        else:
+            for r in range(many):
+                weighted_line(SIZE, LANES, ORDER, table + 8 * r, weights, taps, count, y + r * y_step)
+
+    return sum_lines
+
+
+@simd.emitter
+def weighted_line(
+    v: Vec, ORDER: int, table: Value, weights: Value, taps: Value, count: Value, y: Value
+) -> None:  # fmt: skip
+    """y[i] = sum_t w[t] * lines[t][i]."""
+    w, out = v.pointer(weights), v.pointer(y)
+
+    def block(at: Value, vectors: int, rest: Value = None) -> None:
+        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(vectors)]
+        places = [v.iadd(at, m * v.lanes) for m in range(vectors)]
+
+        def line(t: Value) -> list[Value]:
+            source = v.pointer(v.table64(table, t))
+            return [
+                v.load(source, place) if mask is None else v.load_masked(source, place, mask)
+                for place, mask in zip(places, masks, strict=True)
+            ]
+
+        sums = tap_sums(v, ORDER, line, w, taps, vectors)
+        for total, place, mask in zip(sums, places, masks, strict=True):
+            if mask is None:
+                v.store(total, out, place)
+            else:
+                v.store_masked(total, out, place, mask)
+
+    _in_blocks(v, count, block)
+
+
+def tap_sums(
+    v: Vec, ORDER: int, line: Callable[[Value], list[Value]], w: Value, taps: Value, vectors: int
+) -> list[Value]:
+    """The sums over all taps of some vectors; `line` loads those of a tap."""
+    if ORDER == FUSED:
+        totals = [v.register(v.zero()) for _ in range(vectors)]
+        with v.loop(taps) as t:
+            scale = v.broadcast(w, t)
+            for total, x in zip(totals, line(t), strict=True):
+                total.set(v.fma(x, scale, total.value))
+        return [total.value for total in totals]
+    last = v.isub(taps, 1)
+    first = last if ORDER == IN_ORDER else v.idiv(taps, 2)
+    scale = v.broadcast(w, first)
+    totals = [v.register(v.fmul(x, scale)) for x in line(first)]
+    with v.loop(last if ORDER == IN_ORDER else first) as t:
+        scale, values = v.broadcast(w, t), line(t)
+        if ORDER != IN_ORDER:
+            meet = v.fadd if ORDER == SYMMETRIC else v.fsub
+            values = [meet(a, b) for a, b in zip(values, line(v.isub(last, t)), strict=True)]
+        for total, x in zip(totals, values, strict=True):
+            total.set(v.fadd(total.value, v.fmul(x, scale)))
+    return [total.value for total in totals]
+
+
+def _in_blocks(v: Vec, count: Value, block: Callable[..., None]) -> None:
+    """block(first element, vectors), and behind the whole ones block(first, vectors, elements left)."""
+    step, small = WIDE * v.lanes, NARROW * v.lanes
+    whole = v.idiv(count, step)
+    with v.loop(whole) as i:
+        block(v.imul(i, step), WIDE)
+    done = v.imul(whole, step)
+    rest = v.isub(count, done)
+    with v.loop(v.idiv(v.iadd(rest, small - 1), small)) as i:
+        at = v.imul(i, small)
+        block(v.iadd(done, at), NARROW, v.isub(rest, at))
+
+
+@simd.emitter
+def weighted_rows(
+    v: Vec, table: Value, weights: Value, taps: Value, count: Value, y: Value, y_step: Value
+) -> None:  # fmt: skip
+    """y[r][i] = sum_t w[t] * lines[r + t][i] of `ROWS` lines; there are at least `ROWS` - 1 taps.
+
+    Each line that is loaded meets the taps of all sums that it is part of.
+    """
+    w = v.pointer(weights)
+    outs = [v.pointer(v.iadd(y, v.imul(y_step, r))) for r in range(ROWS)]
+
+    def block(at: Value, rest: Value = None) -> None:
+        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
+        places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
+        totals = shared_sums(v, table, w, taps, places, masks, ROWS, v.zero())
+        for out, row in zip(outs, totals, strict=True):
+            for total, place, mask in zip(row, places, masks, strict=True):
+                if mask is None:
+                    v.store(total.value, out, place)
+                else:
+                    v.store_masked(total.value, out, place, mask)
+
+    loop_blocks(v, count, NARROW * v.lanes, block)
+
+
+def shared_sums(
+    v: Vec, table: Value, w: Value, taps: Value, places: list[Value], masks: list[Value], many: int,
+    begin: Value,
+) -> list[list[Value]]:  # fmt: skip
+    """(many, places) registers: the sums of neighbouring lines at some places, by fused products."""
+    totals = [[v.register(begin) for _ in places] for _ in range(many)]
+
+    def meet(j: Value, rows: range) -> None:
+        source = v.pointer(v.table64(table, j))
+        values = [
+            v.load(source, place) if mask is None else v.load_masked(source, place, mask)
+            for place, mask in zip(places, masks, strict=True)
+        ]
+        for r in rows:
+            scale = v.broadcast(w, v.isub(j, r))
+            for total, x in zip(totals[r], values, strict=True):
+                total.set(v.fma(x, scale, total.value))
+
+    for j in range(many - 1):
+        meet(j, range(j + 1))
+    with v.loop(v.isub(taps, many - 1)) as i:
+        meet(v.iadd(i, many - 1), range(many))
+    for j in range(many - 1):
+        meet(v.iadd(taps, j), range(j + 1, many))
+    return totals

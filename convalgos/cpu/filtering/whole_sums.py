@@ -1,0 +1,153 @@
+"""Sums whose whole part is wanted: integers, which are cut off towards zero.
+
+Sums of fused products have the whole part of those in order, but where they lie next to a whole number. Those
+are summed again, in order.
+"""
+
+from __future__ import annotations
+
+from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded, stored
+from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums, tap_sums
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.blocks import loop_blocks
+from convalgos.cpu.vectors.instructions import ir
+from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
+
+FRACTION = 15  # digits behind the point of float32 from 256 to 511
+WHOLE_ONE = 0x43808000  # the bits of 257
+
+
+@jit.specialise
+def settle_line(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """A line of sums as a kind of integers in memory; in order where they lie near whole numbers."""
+
+    def settle_line(
+        table: int, weights: int, taps: int, count: int, sums: int, y: int, bounds: int
+    ) -> None:  # fmt: skip
+        cut_off(SIZE, LANES, KIND, ORDER, table, weights, taps, count, sums, y, bounds)
+
+    return settle_line
+
+
+@simd.emitter
+def cut_off(
+    v: Vec, KIND: int, ORDER: int, table: Value, weights: Value, taps: Value, count: Value, sums: Value,
+    y: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """y[i] = sums[i], towards zero, or what float64 sums in order give; weights are float64.
+
+    bounds: (error of the sums, 1 - that, magnitude up to which they have none).
+    """
+    source, out, w, near = (v.pointer(address) for address in (sums, y, weights, bounds))
+    whole_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.trunc.{v.suffix}")
+    size_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}")
+    wide = Vec(v.b, vector_bytes() // 8, 8)
+    low, high, exact = (v.broadcast(near, i) for i in range(3))
+
+    def again(at: Value, rest: Value) -> None:
+        """The vector at `at`, of which `rest` elements are left, in order."""
+        for part in range(0, v.lanes, wide.lanes):
+            mask, place = wide.mask(wide.isub(rest, part)), wide.iadd(at, part)
+
+            def line(t: Value, mask: Value = mask, place: Value = place) -> list[Value]:
+                row = wide.pointer(wide.table64(table, t))
+                return [loaded(wide, FLOAT if v.size == 4 else DOUBLE, row, place, mask)]
+
+            (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
+            stored(wide, KIND, total, out, place, mask)
+
+    def settle(at: Value, rest: Value) -> None:
+        mask = v.mask(rest)
+        value = v.load_masked(source, at, mask)
+        left = v.b.call(size_of, [v.fsub(value, v.b.call(whole_of, [value]))])
+        close = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
+        close = v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [value]), exact))
+        stored(v, KIND, value, out, at, mask)
+        lanes = v.b.bitcast(v.b.and_(close, mask), ir.IntType(v.lanes))
+        with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
+            again(at, rest)
+
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        at = v.imul(i, v.lanes)
+        settle(at, v.isub(count, at))
+
+
+@jit.specialise
+def whole_sums(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """What `sum_lines` and `settle_line` make of lines whose sums lie from 0 to 255: bytes, or floats."""
+
+    def whole_sums(
+        table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int, exact: int,
+        bounds: int,
+    ) -> None:  # fmt: skip
+        if many == ROWS:
+            whole_rows(SIZE, LANES, KIND, ORDER, ROWS, table, weights, taps, count, y, y_step, exact, bounds)
+        else:
+            for r in range(many):
+                at, to = table + 8 * r, y + r * y_step
+                whole_rows(SIZE, LANES, KIND, ORDER, 1, at, weights, taps, count, to, 0, exact, bounds)
+
+    return whole_sums
+
+
+@simd.emitter
+def whole_rows(
+    v: Vec, KIND: int, ORDER: int, MANY: int, table: Value, weights: Value, taps: Value, count: Value,
+    y: Value, y_step: Value, exact: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """y[r][i] = the whole part of sum_t w[t] * lines[r + t][i], as bytes or as numbers of v.
+
+    Sums begin at 256 and their error, so that all have their whole part in the same digits, and those whose
+    digits of the fraction are 0 may be less than whole. bounds: (256 + error, these digits as int32).
+    """
+    n, wide = Integers(v.b, v.lanes, 4), Vec(v.b, vector_bytes() // 8, 8)
+    w, w_exact, near = v.pointer(weights), wide.pointer(exact), v.pointer(bounds)
+    begin, digits = v.broadcast(near), n.broadcast(n.pointer(bounds), 1)
+    least, whole = n.const(WHOLE_ONE), n.const(-(1 << FRACTION))
+    outs = [v.iadd(y, v.imul(y_step, r)) for r in range(MANY)]
+
+    def again(r: int, at: Value, rest: Value) -> None:
+        """Some vectors of a line, in order."""
+        out = v.pointer(outs[r])
+        with v.loop(NARROW * (v.lanes // wide.lanes)) as part:
+            place = v.imul(part, wide.lanes)
+            mask, place = wide.mask(wide.isub(rest, place)), wide.iadd(at, place)
+
+            def line(t: Value) -> list[Value]:
+                row = wide.pointer(wide.table64(table, wide.iadd(t, r)))
+                return [loaded(wide, FLOAT, row, place, mask)]
+
+            (total,) = tap_sums(wide, ORDER, line, w_exact, taps, 1)
+            if KIND == FLOAT:
+                trunc = ir.FunctionType(wide.type, [wide.type])
+                total = v.b.call(function_of(v.b, trunc, f"llvm.trunc.{wide.suffix}"), [total])
+            stored(wide, KIND, total, out, place, mask)
+
+    def block(at: Value, rest: Value = None) -> None:
+        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
+        places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
+        totals = shared_sums(v, table, w, taps, places, masks, MANY, begin)
+        for r, row in enumerate(totals):
+            close = None
+            for total, place, mask in zip(row, places, masks, strict=True):
+                words = v.b.bitcast(total.value, n.type)
+                few = v.b.icmp_signed("==", v.b.and_(words, digits), n.zero())
+                few = v.b.and_(few, v.b.icmp_signed(">=", words, least))
+                close = few if close is None else v.b.or_(close, few)
+                if KIND == FLOAT:
+                    held: Vec | Integers = v
+                    value = v.fsub(v.b.bitcast(v.b.and_(words, whole), v.type), v.const(256.0))
+                else:
+                    held = Integers(v.b, v.lanes, 1)
+                    value = v.b.trunc(n.right(words, FRACTION, signed=False), held.type)
+                if mask is None:
+                    held.store(value, v.pointer(outs[r]), place)
+                else:
+                    held.store_masked(value, v.pointer(outs[r]), place, mask)
+            lanes = v.b.bitcast(close, ir.IntType(v.lanes))
+            with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
+                again(r, at, v.integer(NARROW * v.lanes) if rest is None else rest)
+
+    loop_blocks(v, count, NARROW * v.lanes, block)
