@@ -151,7 +151,7 @@ def rows_share(SIZE: int) -> jit.Kernel:
 
 
 @jit.helper
-def place_source(place: int, size: int, low: int, taps: int, sources: int) -> int:
+def border_place(place: int, size: int, low: int, taps: int, sources: int) -> int:
     """The element at a place, which may lie beyond the ends of an axis, or -1."""
     source, table = place, carray(pointer(sources), taps, np.int64)
     if place < 0:
@@ -182,7 +182,7 @@ def columns_share(SIZE: int) -> jit.Kernel:
             while i < end:
                 many = a.rows_at_once if min(end - i, a.taps + 1) >= a.rows_at_once else 1
                 while known < i - first + a.taps + many - 1:
-                    source = place_source(first + known - a.low, a.rows, a.low, a.taps, a.sources)
+                    source = border_place(first + known - a.low, a.rows, a.low, a.taps, a.sources)
                     x = a.x + (place + source * step) * a.x_bytes
                     if source < 0:
                         table[known] = a.filling
@@ -236,13 +236,13 @@ def volume_share(SIZE: int) -> jit.Kernel:
                 at_once = a.rows_at_once if min(a.planes - plane, a.deep_taps + 1) >= a.rows_at_once else 1
                 for t in range(a.deep_taps + at_once - 1):
                     place = plane + t - a.deep_low
-                    source = place_source(place, a.planes, a.deep_low, a.deep_taps, a.deep_sources)
+                    source = border_place(place, a.planes, a.deep_low, a.deep_taps, a.deep_sources)
                     begins[t] = 0 if source < 0 else a.x + volume + source * plane_bytes
                 known, i = 0, first
                 while i < end:
                     many = a.rows_at_once if min(end - i, a.taps + 1) >= a.rows_at_once else 1
                     while known < i - first + a.taps + many - 1:
-                        source = place_source(first + known - a.low, a.rows, a.low, a.taps, a.sources)
+                        source = border_place(first + known - a.low, a.rows, a.low, a.taps, a.sources)
                         slot = scratch + a.ring_at + known % a.ring * a.line_bytes
                         for p in range(at_once):
                             place = p * (a.rows + a.taps) + known
@@ -292,7 +292,7 @@ def cross_share(SIZE: int) -> jit.Kernel:
                 place = n // axis.step % axis.size
                 for t in range(axis.taps):
                     if t != axis.low:
-                        source = place_source(
+                        source = border_place(
                             place + t - axis.low, axis.size, axis.low, axis.taps, axis.sources
                         )
                         x = a.x + (n + (source - place) * axis.step) * a.line * a.x_bytes
