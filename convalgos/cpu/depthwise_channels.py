@@ -29,6 +29,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_met
+from convalgos.cpu.dwconv.block_activations import block_kernel, kind_of_block
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
     ChannelBlocking,
@@ -52,9 +53,10 @@ from convalgos.cpu.dwconv.folded_maps import NO_FOLD, fold_map, fold_values, fol
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
-from convalgos.cpu.runtime.plan import CALL, KernelPlan
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, by_name
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.activations import CLIP
 from convalgos.cpu.vectors.halves import BRAIN, HALF, SAME
 
 ROWS_AHEAD = 4  # rows behind the kernel that are asked for: what comes from memory takes so long
@@ -113,15 +115,23 @@ class ChannelsPlan(KernelPlan):
     def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
         """What is kept within bounds is so in registers."""
         super()._set_finish(arguments, y, residual, activation, kept)
-        if residual is None and activation.name == "clip":
-            arguments.bounds, arguments.finish = arguments.finish_numbers, 0
+        if residual is not None:
+            return
+        kernel = block_kernel(self._cut)
+        if (kind := kind_of_block(kernel, activation)) != CLIP:
+            arguments.filter_block = filter_block(*kernel, kind)
+        elif activation.name != "clip":
+            return
+        arguments.bounds, arguments.finish = arguments.finish_numbers, 0
 
     def run_finished(self, *given: Any) -> None:
         *_, workspace = given
         try:
             super().run_finished(*given)
         finally:
-            workspace.arguments.bounds = self._address(self._unbounded)
+            arguments = workspace.arguments
+            arguments.bounds = self._address(self._unbounded)
+            arguments.filter_block = by_name(self.record).filter_block
 
     def filter_form(self) -> FilterForm:
         c = self._cut
@@ -162,8 +172,6 @@ def _of_maps(
     w_row = p.w_shape[1] * p.kernel[2] * c.lanes
     w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
     bands, runs, lines = band_tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
-    near = map_form(p.dtype) if c.in_place else SAME
-    kernel = size, c.lanes, near, p.w_shape[1], p.gemm_n, c.vectors, c.pixels
     columns, of_columns = column_table(c, from_pixel, to_pixel)
     x_shape, _, y_shape = p.array_shapes
     values: dict[str, int | np.ndarray] = {
@@ -180,7 +188,7 @@ def _of_maps(
         "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
         "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
         "columns": columns, "column_count": len(columns), "fetch": int(c.fetch), "filler": filler(c),
-        "filter_block": filter_block(*kernel, *c.code, int(c.has_border)),
+        "filter_block": filter_block(*block_kernel(c), CLIP),
         "fold": fold_map(size, c.lanes) if folded else 0,
         **(fold_values(folded, to_slice // to_pixel) if folded else NO_FOLD),
     }  # fmt: skip

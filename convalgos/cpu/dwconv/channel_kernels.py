@@ -35,6 +35,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.activations import CLIP
 from convalgos.cpu.vectors.halves import maps
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
@@ -72,7 +73,7 @@ GROUPED_PIXELS = (1, 4, 7, 14)
 @simd.emitter
 def filter_columns(
     v: Vec, FORM: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int, DILATION: int,
-    BORDER: int,
+    BORDER: int, KIND: int,
     args: Value, band: Value, column: Value, x: Value, w: Value, bias: Value, y: Value, ahead: Value,
     claim: Value,
 ) -> None:  # fmt: skip
@@ -81,7 +82,8 @@ def filter_columns(
     y[i][j][q] = sum_{t,r,s,g} x[i*from_next + j*from_vector + t*slice_step + r*row_step + q*stride +
     s*dilation][g] * w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold
     `lanes` filters, and a product is left out where its column of x is one of the first `left` or the last
-    `right`. Starts from the bias, and ends with relu, within `bounds`. TAPS, STRIDE and DILATION are those of
+    `right`. Starts from the bias, and ends with the activation of a KIND, whose numbers are `bounds`: with
+    relu and within these if it is CLIP. TAPS, STRIDE and DILATION are those of
     the row. With TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges`
     tells from which to which output a tap meets the map. With BORDER nothing is left out: tables tell what
     lies beyond the edges, and `filler` is a row of x that holds the fill value. `fetch` asks for lines,
@@ -92,7 +94,9 @@ def filter_columns(
     groups = v.lanes // max(IN, OUT)
     first = [v.load(v.pointer(bias), j * groups * OUT) for j in range(VECTORS)]
     numbers = v.pointer(a.bounds)
-    limits = v.fmax(v.lower_bound(a.relu), v.broadcast(numbers)), v.broadcast(numbers, 1)
+    of_kind = v.broadcast(numbers), v.broadcast(numbers, 1)
+    if KIND == CLIP:
+        of_kind = v.fmax(v.lower_bound(a.relu), of_kind[0]), of_kind[1]
     channels = GroupChannels(v, maps(v, FORM), IN, OUT, TAPS or a.taps)
     if in_lines(FORM, IN, OUT, VECTORS):
         channels = LineChannels(v, FORM, TAPS or a.taps, a.w_vector)
@@ -118,7 +122,7 @@ def filter_columns(
                     for j, pixels in enumerate(channels.units(sums)):
                         from_ = m.at(line, v.imul(a.from_vector, j))
                         add(pixels, from_, v.at(of_row, v.imul(a.w_vector, j)))
-                _finish(channels, a, target, sums, limits, ahead, claim)
+                _finish(channels, a, target, sums, (KIND, *of_kind), ahead, claim)
 
     def add_usual(padding: tuple[Value, Value] | None) -> AddRow:
         row = TAPS, STRIDE, DILATION
@@ -201,7 +205,7 @@ def _add_border_row(
 
 def _finish(
     channels: GroupChannels, a: Any, target: Value, sums: Sequence[Sequence[Total]],
-    limits: tuple[Value, Value], ahead: Value, claim: Value,
+    activation: tuple[int, Value, Value], ahead: Value, claim: Value,
 ) -> None:  # fmt: skip
     """The sums of all vectors of a row with their activation, and what is asked for ahead."""
     m = channels.maps
@@ -209,7 +213,7 @@ def _finish(
         to = m.at(target, m.imul(a.to_vector, j))
         for q, total in enumerate(pixels):
             to = m.step(to, a.to_pixel if q else 0)
-            m.store(channels.finished(total, limits), to)
+            m.store(channels.finished(total, activation), to)
         with m.loop(a.fetch):
             to = m.at(target, m.imul(a.to_vector, j))
             for q in range(len(pixels)):
@@ -221,7 +225,7 @@ def _finish(
 @jit.specialise
 def filter_block(
     SIZE: int, LANES: int, FORM: int, IN: int, OUT: int, VECTORS: int, PIXELS: int, TAPS: int, STRIDE: int,
-    DILATION: int, BORDER: int,
+    DILATION: int, BORDER: int, KIND: int,
 ) -> jit.Kernel:  # fmt: skip
     """`filter_columns`."""
 
@@ -229,7 +233,7 @@ def filter_block(
         args: int, band: int, column: int, x: int, w: int, bias: int, y: int, ahead: int, claim: int
     ) -> None:
         filter_columns(
-            SIZE, LANES, FORM, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, BORDER,
+            SIZE, LANES, FORM, IN, OUT, VECTORS, PIXELS, TAPS, STRIDE, DILATION, BORDER, KIND,
             args, band, column, x, w, bias, y, ahead, claim,
         )  # fmt: skip
 

@@ -44,8 +44,8 @@ class LineChannels(GroupChannels):
     def units(self, sums: Sequence[Sequence[Total]]) -> list[list[Total]]:
         return [list(zip(*sums, strict=True))]
 
-    def finished(self, total: Total, limits: tuple[Value, Value]) -> tuple[Any, ...]:
-        return tuple(super(LineChannels, self).finished(half, limits) for half in total)
+    def finished(self, total: Total, activation: tuple[int, Value, Value]) -> tuple[Any, ...]:
+        return tuple(super(LineChannels, self).finished(half, activation) for half in total)
 
     def _loads(self, channel: int) -> Load:
         return self.maps.load

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from convalgos.cpu.vectors.activations import activate_in_turn
 from convalgos.cpu.vectors.simd import Value, Vec
 
 # Columns of taps that are summed at a time, of any number; the first again and again.
@@ -64,11 +65,10 @@ class GroupChannels:
         """The sums of pixels (of vectors, of pixels) that are loaded together."""
         return sums
 
-    def finished(self, total: Total, limits: tuple[Value, Value]) -> Any:
-        """What is stored of a pixel: its sum, but for NaN within limits."""
-        v, (low, high) = self._v, limits
-        value = v.fmax(total.value, low)
-        return v.b.select(v.b.fcmp_ordered(">", value, high), high, value)
+    def finished(self, total: Total, activation: tuple[int, Value, Value]) -> Any:
+        """What is stored of a pixel: the activation of its sum, by a code and two numbers."""
+        kind, a, b = activation
+        return activate_in_turn(self._v, kind, total.value, a, b)
 
     def _loads(self, channel: int) -> Load:
         v, last = self._v, self._groups - 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.epilogue import RELU, Activation
+from convalgos.cpu.dwconv.block_activations import BlockKernel, kind_of_block
 from convalgos.cpu.dwconv.channel_kernels import CHANNEL_KERNEL_FIELDS, filter_block
 from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
@@ -20,6 +21,7 @@ from convalgos.cpu.runtime.records import by_name, copy_of_record
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.activations import CLIP
 from convalgos.cpu.vectors.halves import SAME
 
 FLOAT = np.dtype(np.float32)
@@ -118,14 +120,25 @@ class BandRecords:
         address, problem = jit.data_address(), getattr(self._cut.block, part)
         record = self._records[part].copy(w, self)
         limits = record.set_output(output.activation, self._biases.of(output.bias, problem.K))
-        at = {"bounds" if part == "depthwise" else "limits": address(limits)}
-        record.set(limits, w=address(w), **at)
+        if part == "depthwise":
+            kernel = self._depthwise_kernel
+            if (kind := kind_of_block(kernel, output.activation)) != CLIP:
+                record.set(filter_block=filter_block(*kernel, kind), finish=0)
+            record.set(bounds=address(limits))
+        else:
+            record.set(limits=address(limits))
+        record.set(limits, w=address(w))
         return record
 
     def _table(self, table: np.ndarray) -> int:
         """The address of a table, which is kept."""
         self._tables.append(table)
         return jit.data_address()(table)
+
+    @property
+    def _depthwise_kernel(self) -> BlockKernel:
+        c = self._cut.depthwise
+        return FLOAT.itemsize, self._lanes, SAME, 1, 1, 1, c.pixels, *c.code, 0
 
     def _add_depthwise(self) -> None:
         cut, c, lanes = self._cut, self._cut.depthwise, self._lanes
@@ -136,14 +149,13 @@ class BandRecords:
         bands, runs, _ = band_tables(c, (0, row), (0, row_out), (0, w_row))
         x_block = cut.hidden_pixels * lanes if cut.expansion else p.spatial[1] * row
         y_block = cut.middle_pixels * lanes if cut.projection else p.spatial_out[1] * row_out
-        kernel = filter_block(4, lanes, SAME, 1, 1, 1, c.pixels, *c.code, 0)
         values = {
             "size": 4, "bands": self._table(bands), "runs": self._table(runs),
             "columns": self._table(columns), "column_count": len(columns), "from_pixel": lanes,
             "from_next": p.stride[1] * row, "from_vector": x_block, "to_pixel": lanes, "to_next": row_out,
             "to_vector": y_block, "row_step": p.dilation[1] * row, "w_row": w_row,
             "w_block": p.kernel[1] * w_row, "taps": p.kernel[2], "stride": p.stride[2],
-            "dilation": p.dilation[2], "filter_block": kernel,
+            "dilation": p.dilation[2], "filter_block": filter_block(*self._depthwise_kernel, CLIP),
         }  # fmt: skip
         self._records["depthwise"] = KernelRecord(CHANNEL_KERNEL_FIELDS, (), **values)
 

@@ -13,15 +13,18 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from convalgos.core.epilogue import BELOW, KINDS, TANH_CUBE, TANH_SCALE
 from convalgos.cpu.vectors.instructions import Value, Vec, function_of, ir
 
-# 2^f by powers of f, for |f| <= 1/2, interpolated at Chebyshev's nodes: right to 1.6e-7.
-POWERS = (
-    1.0000001192092896, 0.6931471824645996, 0.2402210682630539, 0.055503569543361664, 0.009676031768321991,
-    0.0013390863314270973,
-)  # fmt: skip
-NONE = 0  # the code of no activation; the others are those of `KINDS`
+# Tables of 2^f, which two vectors hold, or one: bits of the number of their entries, and 2^(u / entries) by
+# powers of u from the first on, |u| <= 1/2, relatively right to 5.3e-8 and 2.5e-8. By the lanes of a vector.
+POWERS = {
+    16: (5, (0.021661166101694107, 0.0002345961838727817)),
+    8: (3, (0.08664340525865555, 0.0037540255580097437, 0.00010839106107596308)),
+}
+NONE, CLIP = 0, KINDS["clip"].code  # codes: of no activation; the others are those of `KINDS`
 ULPS = 4  # units in the last place of the larger of a value and a quarter, by which it may be off
 
 _NAMES = {kind.code: name for name, kind in KINDS.items()}
@@ -76,7 +79,7 @@ def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
     if name == "leaky_relu":
         return v.b.select(v.b.fcmp_ordered("<", x, v.zero()), v.fmul(x, a), x)
     if name == "sigmoid":
-        return v.b.select(v.b.fcmp_ordered("<", x, v.const(BELOW)), v.zero(), _sigmoid(v, x))
+        return _sigmoid(v, x)
     if name == "hard_swish":
         share = _fmin(v, v.fmax(v.fadd(x, v.const(3)), v.zero()), v.const(6))
         share = v.fmul(share, v.const(1 / 6))
@@ -87,8 +90,21 @@ def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
     else:  # gelu_tanh
         cube = v.fmul(v.fmul(v.fmul(v.const(TANH_CUBE), x), x), x)
         share = _sigmoid(v, v.fmul(v.const(TANH_SCALE), v.fadd(x, cube)))
-    far = v.b.fcmp_ordered("<", x, v.const(BELOW))
-    return v.b.select(far, v.zero(), v.fmul(x, share))
+    return v.fmul(v.fmax(x, v.const(BELOW)), share)  # a share of 0 from there on, of infinity as well
+
+
+def activate_in_turn(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
+    """`activate` of one of many vectors in registers, before that of the next one begins.
+
+    The compiler would rather compute all of them together, for which there are too few registers.
+    """
+    if kind in (NONE, CLIP):
+        return activate(v, kind, x, a, b)
+
+    def in_turn(vector: Value) -> Value:
+        return v.b.asm(ir.FunctionType(v.type, [v.type]), "", "=v,0", [vector], True)
+
+    return in_turn(activate(v, kind, in_turn(x), a, b))
 
 
 def exponential(v: Vec, x: Value) -> Value:
@@ -118,29 +134,44 @@ def exponential(v: Vec, x: Value) -> Value:
 
 
 def _sigmoid(v: Vec, x: Value) -> Value:
+    """1 / (1 + exp(-x)), which is 0 where x is far below."""
     one = v.const(1)
-    if v.size == 4:
-        return _reciprocal(v, v.fadd(one, _power(v, x, -1 / math.log(2))))
+    if v.size == 4 and v.lanes in POWERS:
+        return _reciprocal(v, _one_and_power(v, x))
     return v.b.fdiv(one, v.fadd(one, exponential(v, v.fsub(v.zero(), x))))
 
 
-def _power(v: Vec, x: Value, scale: float) -> Value:
-    """2^(scale * x) of floats, whose result is right to two units in the last place where it is near one.
+def _one_and_power(v: Vec, x: Value) -> Value:
+    """1 + exp(-x) of floats: in steps of a part of an octave by a table, and between these by a series."""
+    bits, series = POWERS[v.lanes]
+    words, steps = ir.VectorType(ir.IntType(32), v.lanes), v.const(-(1 << bits) / math.log(2))
+    shift = ir.Constant(words, [FLOATS[4].fraction - bits] * v.lanes)
+    # The lowest value is a quarter of a step beyond 2^128, whose entry in the table becomes infinity.
+    low, high = -(128 + 0.25 / (1 << bits)) * math.log(2), 126 * math.log(2)
+    x = _fmin(v, v.fmax(x, v.const(low)), v.const(high))
+    magic = v.const(1.5 * 2.0 ** FLOATS[4].fraction)  # adding it rounds, and its own bits are shifted out
+    shifted = v.fma(x, steps, magic)
+    rest = v.fma(x, steps, v.fsub(magic, shifted))
+    number = v.b.bitcast(shifted, words)
+    near = v.b.add(v.b.bitcast(_step_of_octave(v, number, bits), words), v.b.shl(number, shift))
+    power = v.const(series[-1])
+    for coefficient in (*reversed(series[:-1]), 1.0):
+        power = v.fma(power, rest, v.const(coefficient))
+    return v.fma(v.b.bitcast(near, v.type), power, v.const(1))
 
-    The product is not exact: what grows or falls in sums beside one may be off by 6e-8 of its exponent.
-    """
-    most = 125.5  # rounded, an exponent of normal numbers
-    x = _fmin(v, v.fmax(x, v.const(-most / abs(scale))), v.const(most / abs(scale)))
-    magic = v.const(1.5 * 2.0 ** FLOATS[4].fraction)
-    shifted = v.fma(x, v.const(scale), magic)
-    rest = v.fma(x, v.const(scale), v.fsub(magic, shifted))
-    series = v.const(POWERS[-1])
-    for coefficient in reversed(POWERS[:-1]):
-        series = v.fma(series, rest, v.const(coefficient))
-    words = ir.VectorType(ir.IntType(32), v.lanes)
-    to_exponent = ir.Constant(words, [FLOATS[4].fraction] * v.lanes)
-    exponent = v.b.shl(v.b.bitcast(shifted, words), to_exponent)  # the bits of `magic` go out
-    return v.b.bitcast(v.b.add(v.b.bitcast(series, words), exponent), v.type)
+
+def _step_of_octave(v: Vec, number: Value, bits: int) -> Value:
+    """2^(i / 2^bits) for the lowest bits of a number, less these bits where they will be added."""
+    count = 1 << bits
+    where = np.arange(count, dtype=np.int32) << FLOATS[4].fraction - bits
+    table = (np.exp2(np.arange(count) / count).astype(np.float32).view(np.int32) - where).view(np.float32)
+    parts = [ir.Constant(v.type, list(map(float, part))) for part in table.reshape(-1, v.lanes)]
+    if len(parts) == 1:
+        kind = ir.FunctionType(v.type, [v.type, number.type])
+        return v.b.call(function_of(v.b, kind, "llvm.x86.avx2.permps"), [parts[0], number])
+    kind = ir.FunctionType(v.type, [v.type, number.type, v.type])
+    choose = function_of(v.b, kind, "llvm.x86.avx512.vpermi2var.ps.512")
+    return v.b.call(choose, [parts[0], number, parts[1]])
 
 
 def _reciprocal(v: Vec, x: Value) -> Value:
@@ -151,7 +182,8 @@ def _reciprocal(v: Vec, x: Value) -> Value:
     kind = ir.FunctionType(v.type, [v.type, v.type, ir.IntType(16)])
     estimate = function_of(v.b, kind, "llvm.x86.avx512.rcp14.ps.512")
     near = v.b.call(estimate, [x, v.zero(), ir.Constant(ir.IntType(16), -1)])
-    return v.fma(near, v.fma(v.fsub(v.zero(), x), near, one), near)
+    finite = _fmin(v, x, v.const(2.0**126))  # infinity times zero is no number
+    return v.fma(near, v.fma(finite, v.b.fneg(near), one), near)
 
 
 def _normal_distribution(v: Vec, x: Value) -> Value:

@@ -20,6 +20,7 @@ from convalgos.core.machine import vector_bytes
 from convalgos.cpu import direct, direct_pixels, direct_weights, indirect, smm
 from convalgos.cpu.backward import filter_rotation, interleave, per_thread
 from convalgos.cpu.dwconv import (
+    block_activations,
     channel_blocking,
     channel_kernels,
     padded_planes,
@@ -80,6 +81,7 @@ from convalgos.cpu.tiled import (
 )
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
+from convalgos.cpu.vectors.activations import CLIP
 from convalgos.tools.cli.binary_kernels import binary_kernels
 from convalgos.tools.cli.border_kernels import border_kernels
 from convalgos.tools.cli.filter_kernels import filter_kernels
@@ -338,7 +340,8 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
     most, block = channel_blocking.MOST_PIXELS[vector_bytes()], channel_kernels.filter_block
     for vectors, sizes in channel_kernels.BLOCK_PIXELS.items():
         for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.DEPTHWISE_ROWS):
-            yield _kernel(block, size, lanes, form, 1, 1, vectors, pixels, *row, 0)
+            kernel = size, lanes, form, 1, 1, vectors, pixels, *row, 0
+            yield from (_kernel(block, *kernel, kind) for kind in block_activations.kinds_of_block(kernel))
     if not groups:
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
@@ -346,4 +349,4 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
             squares = channel_kernels.GROUPED_ROWS if channels == filters else ((0, 0, 0),)
             for pixels, row in product(channel_kernels.GROUPED_PIXELS, squares):
                 if pixels <= most[1]:
-                    yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row, 0)
+                    yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row, 0, CLIP)
