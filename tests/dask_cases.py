@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 
 import convalgos as ca
+from convalgos.core.boundaries import BOUNDARIES
 
 SIZES = {1: 60, 2: 24, 3: 9}  # of a map at most, by dimensions
 
@@ -24,8 +25,8 @@ def chunked(draw: random.Random, array: np.ndarray, whole: int = 0) -> da.Array:
     return da.from_array(array, chunks=tuple(chunks))
 
 
-def random_problem(draw: random.Random) -> tuple[ca.ConvProblem, dict]:
-    """(problem, arguments of a call)."""
+def random_problem(draw: random.Random, borders: bool = False) -> tuple[ca.ConvProblem, dict]:
+    """(problem, arguments of a call); with any of the `borders`, or zeros only."""
     ndim, groups = draw.choice([1, 2, 2, 2, 3]), draw.choice([1, 1, 1, 2, 3])
     inputs, filters = draw.randint(1, 4), draw.randint(1, 3)
     while True:
@@ -38,6 +39,9 @@ def random_problem(draw: random.Random) -> tuple[ca.ConvProblem, dict]:
             "groups": groups, "mode": draw.choice(["convolution", "cross_correlation"]),
             "layout": draw.choice(["channels_first", "channels_last"]),
         }  # fmt: skip
+        if borders and draw.random() < 0.7:
+            call |= {"boundary": [draw.choice(BOUNDARIES) for _ in range(ndim)]}
+            call |= {"fill_value": 3.0} if "constant" in call["boundary"] else {}
         x_shape = (draw.randint(1, 4), inputs * groups, *spatial)
         try:
             return ca.ConvProblem(x_shape, (filters * groups, inputs, *kernel), **call), call

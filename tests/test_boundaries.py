@@ -92,6 +92,7 @@ def test_alike_problems_are_one() -> None:
         ({"boundary": None}, "boundary=None"),
         ({"boundary": "constant", "fill_value": "1"}, "fill_value='1' must be a number"),
         ({"boundary": "edge", "x_shape": (1, 2, 0, 6)}, "nothing to copy"),
+        ({"boundary": "constant", "fill_value": 2, "x_shape": (1, 2, 0, 6)}, "fill_value=2: .* zeros only"),
     ],
 )
 def test_what_is_refused(given: dict[str, object], told: str) -> None:

@@ -37,11 +37,11 @@ def close(lazy, want):
     np.testing.assert_allclose(value, want, rtol=1e-4, atol=3e-2, strict=True)
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", range(20))
 def test_any_split_has_the_answers_of_the_whole(seed):
-    """The forward pass, both gradients and the transposed one, cut everywhere."""
+    """The forward pass, both gradients and the transposed one, cut everywhere, with any borders."""
     draw = random.Random(seed)
-    problem, call = random_problem(draw)
+    problem, call = random_problem(draw, borders=seed % 3 > 0)
     x_shape, _, y_shape = problem.array_shapes
     x, w, bias, dy, bias_x = whole_numbers(
         seed, x_shape, problem.w_shape, (problem.K,), y_shape, (problem.C,)
@@ -57,6 +57,7 @@ def test_any_split_has_the_answers_of_the_whole(seed):
     for lazy, whole in zip(got, want, strict=True):
         close(lazy, whole)
     more = call | {"bias": bias_x, "activation": step["activation"]}
+    more = {name: value for name, value in more.items() if name not in ("boundary", "fill_value")}
     if call["padding"] != "same":
         more["output_padding"] = [draw.randrange(s) for s in problem.stride]
     if 0 not in x_shape and call["padding"] != "full":  # which may leave nothing of it
@@ -137,6 +138,15 @@ def test_the_algorithm_is_the_one_of_the_whole(monkeypatch):
         cd.conv(x, w, stride=3, algorithm="cpu.winograd.f4x3").compute(scheduler="synchronous")
 
 
+def test_a_worker_without_the_algorithm_picks_its_own():
+    """As that of a package which it does not have, or on a processor for which there is none."""
+    problem = ca.ConvProblem((1, 3, 8, 8), (4, 3, 3, 3), padding=1)
+    how = replace(cd.forward.shared_by_blocks(problem, "auto", (), 1), algorithm="elsewhere.best")
+    assert how.plan((1, 3, 8, 8), (4, 3, 3, 3), ((1, 1), (1, 1))).problem.y_shape == (1, 4, 8, 8)
+    with pytest.raises(ValueError, match=r"elsewhere\.best"):
+        replace(how, forced=True).plan((1, 3, 8, 8), (4, 3, 3, 3), ((1, 1), (1, 1)))
+
+
 def test_filters_are_prepared_once_and_let_go(monkeypatch):
     prepared, before = [], set(tasks._filters)
     prepare = Plan.prepare
@@ -199,6 +209,16 @@ def test_signals(seed):
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max(), strict=True)
 
 
+def test_types_of_signals_are_those_of_scipy():
+    """Of booleans, in one dimension; and of products along axes of length 1."""
+    x = np.array([1, 1, 0, 1, 0, 0, 1], bool)
+    close(cd.signal.correlate(da.from_array(x, chunks=3), x[:3]), ca.signal.correlate(x, x[:3]))
+    with pytest.raises(ValueError, match="Unsupported type"):
+        cd.signal.correlate(da.ones((9, 9), dtype=bool), np.ones((2, 2), bool))
+    column = np.arange(5, dtype="u1")[:, None]
+    close(cd.signal.oaconvolve(da.from_array(column, chunks=2), column[1:2]), column)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_pooling(seed):
     draw = random.Random(seed)
@@ -229,6 +249,8 @@ def test_what_is_wrong_is_told_before_anything_is_computed():
         (lambda: cd.conv(x[x[:, 0, 0, 0] > 0], w), "compute_chunk_sizes"),
         (lambda: cd.conv(x, w, layout="NCHW"), "layout='NCHW'"),
         (lambda: cd.conv(x, w, activation="swash"), "activation='swash'"),
+        (lambda: cd.conv(x, w, boundary="mirror"), "boundary='mirror'"),
+        (lambda: cd.conv(x, w, fill_value=2), "fill_value=2 needs boundary='constant'"),
         (lambda: cd.conv_backward_data(x, w, (2, 3, 8, 8)), "dy"),
         (lambda: cd.signal.convolve(x, w, "whole"), "mode='whole'"),
     ):

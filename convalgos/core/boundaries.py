@@ -54,6 +54,8 @@ def checked_border(boundary: Any, fill_value: Any, spatial: Shape, padding: Pads
         if name in COPIES and not size and pads != (0, 0):
             raise ValueError(f"boundary={name!r} has nothing to copy from a dimension of size 0")
         plain = pads == (0, 0) or (name == "constant" and fill == 0)
+        if name == "constant" and not size and not plain:
+            raise ValueError(f"fill_value={fill:g}: a dimension of size 0 is padded with zeros only")
         kept.append(ZERO if plain else name)
     return {"boundary": tuple(kept), "fill_value": fill if "constant" in kept else 0.0}
 

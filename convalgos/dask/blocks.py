@@ -41,6 +41,8 @@ class How:
     filters: int  # of a group, or 0 where there is one group
     mode: str
     layout: str
+    boundary: tuple[str, ...]  # of the map; a block that does not lie at an end has no padding there
+    fill_value: float
     dtypes: tuple[str, str, str]  # of x, w and y
     blocks: int = field(compare=False)  # how many there are
     limits: tuple[tuple[str, Any], ...] = ()  # those of `plan` that are set
@@ -59,6 +61,7 @@ class How:
         problem = ConvProblem(
             x_shape, w_shape, self.stride, padding, self.dilation, self.groups(w_shape[0]), mode=self.mode,
             layout=self.layout, dtype=of_x, w_dtype=of_w, y_dtype=of_y, direction=self.direction,
+            boundary=self.boundary, fill_value=self.fill_value,
         )  # fmt: skip
         found = self._planned(problem)
         _plans.add(key, found)
@@ -70,7 +73,7 @@ class How:
             return choose.planned(self.in_tiles, problem, "cpu")
         try:
             return planning.plan(problem, "cpu", self.algorithm, **limits)
-        except Unsupported:
+        except (Unsupported, ValueError):  # it does not serve a block, or is none of this worker
             if self.forced:
                 raise
             return planning.plan(problem, "cpu", **limits)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.api.types import Activation, Array, Layout, Mode, Padding, Sizes
+from convalgos.api.types import Activation, Array, Boundary, Layout, Mode, Padding, Sizes
 from convalgos.core import epilogue
+from convalgos.core.boundaries import ZERO
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.dask import pinning
@@ -47,6 +48,8 @@ def conv(
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     selector: str | None = None,
+    boundary: Boundary = ZERO,
+    fill_value: float = 0.0,
 ) -> DaskArray:
     """Convolve x with w as `convalgos.conv` does, block by block, when Dask computes it.
 
@@ -57,8 +60,8 @@ def conv(
     Args:
         x: (N, C, *spatial), or with layout="channels_last" (N, *spatial, C), of Dask or NumPy.
         w: (K, C/groups, *kernel), of Dask or NumPy; one of NumPy is one block.
-        bias, stride, padding, dilation, groups, mode, layout, activation, residual: those of
-            `convalgos.conv`.
+        bias, stride, padding, dilation, groups, mode, layout, activation, residual, boundary, fill_value:
+            those of `convalgos.conv`.
         algorithm: "auto" picks for the whole, and all blocks are computed by that; an id is used or refused.
         strict_nan, max_rel_error, selector: those of `convalgos.plan`.
 
@@ -79,10 +82,10 @@ def conv(
     order = order_of(layout, "x", x)
     problem = ConvProblem(
         order.logical(x.shape), w.shape, stride, padding, dilation, groups, mode=mode, layout=layout,
-        dtype=x.dtype.name, w_dtype=w.dtype.name,
+        dtype=x.dtype.name, w_dtype=w.dtype.name, boundary=boundary, fill_value=fill_value,
     )  # fmt: skip
     activation = epilogue.activation_of(activation)
-    limits = pinning.set_limits(strict_nan, max_rel_error, selector)
+    limits = pinning.set_limits(strict_nan, max_rel_error, selector, boundary, fill_value)
     bias = None if bias is None else checked("bias", bias, (problem.K,))
     y_shape = order.laid(problem.y_shape)
     residual = None if residual is None else checked("residual", residual, y_shape)
@@ -147,7 +150,8 @@ def shared_by_blocks(problem: ConvProblem, algorithm: str, limits: pinning.Limit
     return How(
         problem.direction, pinned, algorithm != "auto",
         problem.stride, problem.dilation, problem.gemm_n if problem.groups > 1 else 0, problem.mode,
-        problem.layout, (problem.dtype, problem.w_dtype, problem.y_dtype), blocks, limits,
+        problem.layout, problem.boundary, problem.fill_value,
+        (problem.dtype, problem.w_dtype, problem.y_dtype), blocks, limits,
         pinning.in_tiles_of(pinned, problem),
     )  # fmt: skip
 
@@ -156,9 +160,9 @@ def axes_of(problem: ConvProblem) -> list[Axis]:
     """The spatial dimensions of a problem."""
     p = problem
     return [
-        Axis(size, outputs, stride, low, extent)
-        for size, outputs, stride, (low, _), extent in zip(
-            p.spatial, p.spatial_out, p.stride, p.padding, p.kernel_extent, strict=True
+        Axis(size, outputs, stride, low, extent, boundary)
+        for size, outputs, stride, (low, _), extent, boundary in zip(
+            p.spatial, p.spatial_out, p.stride, p.padding, p.kernel_extent, p.boundary, strict=True
         )
     ]
 

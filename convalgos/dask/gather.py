@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import LARGE, aligned_empty
+from convalgos.dask.axes import Range
 from convalgos.dask.engine import DaskArray, HighLevelGraph, da, tokenize
 
 SMALL = 4  # times so large is a chunk of which a part is copied
 
-Range = tuple[int, int]  # [first, stop) of an axis
 Reads = Sequence[Range]  # what a block has of an axis: one range after the other
 
 

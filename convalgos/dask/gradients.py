@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.api.types import Activation, Array, Layout, Mode, Padding, Sizes
+from convalgos.api.types import Activation, Array, Boundary, Layout, Mode, Padding, Sizes
 from convalgos.core import arguments, epilogue
+from convalgos.core.boundaries import ZERO
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
-from convalgos.dask import pinning
+from convalgos.dask import borders, pinning
 from convalgos.dask.blocks import FilterGradientBlock, InputGradientBlock, SummedStep
 from convalgos.dask.engine import DaskArray, da
 from convalgos.dask.filters import as_filter
@@ -51,6 +52,8 @@ def conv_backward_data(
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     selector: str | None = None,
+    boundary: Boundary = ZERO,
+    fill_value: float = 0.0,
 ) -> DaskArray:
     """The gradient of `conv`'s input, block by block; arguments are those of `convalgos.conv_backward_data`.
 
@@ -68,10 +71,13 @@ def conv_backward_data(
     problem = ConvProblem(
         order.logical(arguments.shape("x_shape", x_shape)), w.shape, stride, padding, dilation, groups,
         mode=mode, layout=layout, dtype=dy.dtype.name, w_dtype=w.dtype.name, direction="backward_data",
+        boundary=boundary, fill_value=fill_value,
     )  # fmt: skip
     checked("dy", dy, order.laid(problem.y_shape))
-    limits = pinning.set_limits(strict_nan, max_rel_error, selector)
-    return _input_gradient(dy, w, problem, order, algorithm, limits, None, None)
+    limits = pinning.set_limits(strict_nan, max_rel_error, selector, boundary, fill_value)
+    alone = borders.extended_problem(problem)
+    dx = _input_gradient(dy, w, alone, order, algorithm, limits, None, None)
+    return dx if alone is problem else borders.folded(dx, problem, order)
 
 
 def conv_transpose(
@@ -134,6 +140,8 @@ def conv_backward_weights(
     strict_nan: bool = False,
     max_rel_error: float | None = None,
     selector: str | None = None,
+    boundary: Boundary = ZERO,
+    fill_value: float = 0.0,
 ) -> Any:
     """The gradient of `conv`'s filter; arguments are those of `convalgos.conv_backward_weights`.
 
@@ -155,11 +163,12 @@ def conv_backward_weights(
     problem = ConvProblem(
         order.logical(x.shape), w_shape, stride, padding, dilation, groups, mode=mode, layout=layout,
         dtype=x.dtype.name, w_dtype=x.dtype.name, direction="backward_weights",
+        boundary=boundary, fill_value=fill_value,
     )  # fmt: skip
     checked("dy", dy, order.laid(problem.y_shape))
     if dy.dtype != x.dtype:
         raise TypeError(f"dy has dtype {dy.dtype}, but x has {x.dtype}; they must be the same")
-    limits = pinning.set_limits(strict_nan, max_rel_error, selector)
+    limits = pinning.set_limits(strict_nan, max_rel_error, selector, boundary, fill_value)
     dw = _filter_gradient(x, dy, problem, order, algorithm, limits)
     if not return_bias:
         return dw

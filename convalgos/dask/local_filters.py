@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.arguments import shown
+from convalgos.dask.axes import around
 from convalgos.dask.engine import DaskArray, da
-from convalgos.dask.gather import Range, gathered
+from convalgos.dask.gather import Reads, gathered
 from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
 from convalgos.dask.written import blockwise, put
@@ -129,14 +130,15 @@ def _blocks(block: FilteredBlock, x: DaskArray, halos: Halos, dtype: np.dtype) -
     )  # fmt: skip
 
 
-def _windows(chunks: tuple[int, ...], halo: Halo) -> tuple[list[list[Range]], list[slice]]:
+def _windows(chunks: tuple[int, ...], halo: Halo) -> tuple[list[Reads], list[slice]]:
     """What each block reads of an axis, and where its chunk lies in that."""
     n, most = sum(chunks), halo.elements
-    reads, places, first = [], [], 0
+    reads: list[Reads] = []
+    places, first = [], 0
     for size in chunks:
         low, high = first - most, first + size + most
         if halo.wraps and (low < 0 or high > n):
-            reads.append(_around(low, high, n))
+            reads.append(around(low, high, n))
             places.append(slice(most, most + size))
         else:  # at an end far enough inwards for what lies beyond it
             begin = max(0, min(low, n - 1 - most) if high > n else low)
@@ -145,14 +147,3 @@ def _windows(chunks: tuple[int, ...], halo: Halo) -> tuple[list[list[Range]], li
             places.append(slice(first - begin, first - begin + size))
         first += size
     return reads, places
-
-
-def _around(low: int, high: int, n: int) -> list[Range]:
-    """The elements [low, high) of an axis of n that goes on from its ends."""
-    found = []
-    while low < high:
-        first = low % n
-        stop = min(n, first + high - low)
-        found.append((first, stop))
-        low += stop - first
-    return found

@@ -80,7 +80,7 @@ def lengthened(x: DaskArray, order: Order, splits: Sequence[AxisSplit], channels
     """x in the blocks of the splits, each with the halo that it shares with its neighbours."""
     ends = list(accumulate(channels, initial=0))
     of_channels = [[each] for each in pairwise(ends)]
-    return gathered(x, order.laid((None, of_channels, *([[each] for each in s.reads] for s in splits))))
+    return gathered(x, order.laid((None, of_channels, *(s.reads for s in splits))))
 
 
 def of_blocks(values: Sequence[Any], label: int) -> tuple[Any, tuple[int]]:

@@ -91,8 +91,11 @@ def _of_gaussian(given: dict[str, Any], ndim: int) -> Halos:
 
 def _of_laplace(given: dict[str, Any], ndim: int) -> Halos:
     along = arguments.several_axes(given["axes"], ndim)
-    sigmas = dict(zip(along, arguments.per_axis("sigma", given["sigma"], len(along)), strict=True))
-    return _of_gradient({**given, "sigma": [sigmas.get(axis, 0.0) for axis in range(ndim)]}, ndim)
+    sigmas = arguments.per_axis("sigma", given["sigma"], len(along))
+    if len(along) < ndim:  # else they are in the order of the dimensions, whatever that of the axes
+        of_axis = dict(zip(along, sigmas, strict=True))
+        sigmas = [of_axis.get(axis, 0.0) for axis in range(ndim)]
+    return _of_gradient({**given, "sigma": sigmas}, ndim)
 
 
 def _of_gradient(given: dict[str, Any], ndim: int) -> Halos:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from convalgos.api import call_plans
 from convalgos.core import plan_cache
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import Shape
@@ -21,8 +22,13 @@ LEAST_TILES = 4  # that a block has at least where it begins with one
 Limits = tuple[tuple[str, Any], ...]
 
 
-def set_limits(strict_nan: bool, max_rel_error: float | None, selector: str | None) -> Limits:
-    """Those that are set."""
+def set_limits(strict_nan: bool, max_rel_error: float | None, selector: str | None, *border: Any) -> Limits:
+    """Those that are set.
+
+    Raises:
+        ValueError: one is invalid, or the fill value is, of a `border` (boundary, fill_value).
+    """
+    call_plans.limits(strict_nan, max_rel_error, selector, *border)
     given = {"strict_nan": strict_nan, "max_rel_error": max_rel_error, "selector": selector}
     return tuple((name, value) for name, value in given.items() if value not in (None, False))
 

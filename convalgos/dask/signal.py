@@ -49,8 +49,11 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Da
 
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> DaskArray:
     """Cross-correlate two N-dimensional arrays, as `convalgos.signal.correlate` does, block by block."""
-    turned = as_dask("in2", in2, whole=True)[(slice(None, None, -1),) * np.ndim(in2)]
-    return _convolved(in1, da.conj(turned), mode, None, "convolve", (("method", method),))
+    in1, in2 = as_dask("in1", in1), as_dask("in2", in2, whole=True)
+    whole.correlate(*_tiny(in1, in2), "full", method)  # SciPy refuses some types
+    turned = in2[(slice(None, None, -1),) * in2.ndim]
+    turned = da.conj(turned) if turned.dtype.kind == "c" else turned  # of booleans it would make integers
+    return _convolved(in1, turned, mode, None, "convolve", (("method", method),))
 
 
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> DaskArray:
@@ -104,12 +107,11 @@ def _convolved(
     if function != "convolve":  # along axes of length 1 it is a product, and broadcasts
         convolved = tuple(axis for axis in convolved if 1 not in (one.shape[axis], two.shape[axis]))
     _check_sizes(one.shape, two.shape, mode, convolved)
-    tiny = (np.ones((2,) * one.ndim, a.dtype) for a in (one, two))
-    dtype = getattr(whole, function)(*tiny, "full", **dict(more)).dtype
+    if not convolved:  # then SciPy's answer has the type of a product
+        return _centred(one * two, one, mode, convolved)
+    dtype = getattr(whole, function)(*_tiny(one, two), "full", **dict(more)).dtype
     if function != "convolve":
         more = (*more, ("axes", convolved))
-    if not convolved:
-        return _centred((one * two).astype(dtype), one, mode, convolved)
     x, w = (one, two) if one.size >= two.size else (two, one)
     splits = _splits(one, two, x, w, mode, convolved)
     of_w = list(w.chunks)
@@ -117,7 +119,7 @@ def _convolved(
     labels, labels_w = list(range(x.ndim)), list(range(x.ndim))
     for axis in range(x.ndim):
         if axis in convolved:
-            reads[axis] = [[each] for each in splits[axis].reads]
+            reads[axis] = splits[axis].reads
             of_w[axis], labels_w[axis] = (w.shape[axis],), -axis - 1
         elif w.shape[axis] == 1:
             labels_w[axis] = -axis - 1
@@ -134,6 +136,11 @@ def _convolved(
         meta=np.empty((0,) * x.ndim, dtype), token=function,
     )  # fmt: skip
     return _centred(y, one, mode, convolved)
+
+
+def _tiny(one: DaskArray, two: DaskArray) -> tuple[np.ndarray, np.ndarray]:
+    """Small arrays of their types and dimensions."""
+    return np.ones((2,) * one.ndim, one.dtype), np.ones((2,) * two.ndim, two.dtype)
 
 
 def _centred(y: DaskArray, one: DaskArray, mode: str, convolved: tuple[int, ...]) -> DaskArray:
