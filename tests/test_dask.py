@@ -21,13 +21,17 @@ from convalgos.core.plan import Plan  # noqa: E402
 from convalgos.dask import tasks  # noqa: E402
 
 
-def computed(lazy, **how):
+def computed(lazy):
     """The value, once what Dask was told of it is found to be true."""
-    value = lazy.compute(scheduler="synchronous", **how)  # written in place
-    assert type(value) is np.ndarray
-    assert value.shape == lazy.shape and value.dtype == lazy.dtype
-    (put_together,) = dask.compute(lazy, scheduler="synchronous", **how)
+    uncut = lazy.compute(scheduler="synchronous")  # as one block, where all that is read lies together
+    lazy._uncut = None
+    value = lazy.compute(scheduler="synchronous")  # each block written in place
+    for found in (uncut, value):
+        assert type(found) is np.ndarray
+        assert found.shape == lazy.shape and found.dtype == lazy.dtype
+    (put_together,) = dask.compute(lazy, scheduler="synchronous")
     assert np.array_equal(put_together, value)
+    np.testing.assert_allclose(uncut, value, rtol=1e-4, atol=1e-5 * np.abs(value).max(initial=1))
     return value
 
 

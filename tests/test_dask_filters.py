@@ -141,3 +141,12 @@ def test_images_are_filtered_by_rows_and_columns():
     taps = [0.25, 0.5, 0.25], [0.1, 0.2, 0.4, 0.2, 0.1]
     got = cd.signal.sepfir2d(chunked(random.Random(1), x), *taps).compute(scheduler="synchronous")
     np.testing.assert_allclose(got, scipy_signal.sepfir2d(x, *taps), atol=1e-12)
+
+
+def test_sigmas_of_axes_in_another_order():
+    """SciPy takes them in the order of the dimensions where all are named, and in that of the axes else."""
+    rng = np.random.default_rng(0)
+    for shape, axes in (((21, 17), (1, 0)), ((12, 11, 9), (2, 0))):
+        x, how = rng.standard_normal(shape), {"sigma": [0.4, 2.0], "axes": axes, "mode": "wrap"}
+        got = cd.ndimage.gaussian_laplace(da.from_array(x, chunks=5), **how).compute(scheduler="synchronous")
+        np.testing.assert_allclose(got, scipy_ndimage.gaussian_laplace(x, **how), rtol=1e-9, atol=1e-12)

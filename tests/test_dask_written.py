@@ -13,8 +13,8 @@ from convalgos.dask.written import WrittenArray  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X, W = RNG.standard_normal((2, 1, 301, 301), "f4"), RNG.standard_normal((3, 1, 5, 5), "f4")
-CHUNKED = da.from_array(X, chunks=(1, 1, 100, 301))
-IMAGE = CHUNKED[0, 0]
+TOGETHER = da.from_array(X, chunks=(1, 1, 100, 301))  # in one memory
+CHUNKED = TOGETHER.map_blocks(np.copy, dtype="f4")
 
 
 def no_copies(*_):
@@ -25,31 +25,49 @@ def no_copies(*_):
 @pytest.mark.parametrize(
     ("lazy", "whole"),
     [
-        (lambda: cd.conv(CHUNKED, W, padding=2, activation="silu", algorithm="cpu.fft.overlap"),
-         lambda: ca.conv(X, W, padding=2, activation="silu", algorithm="cpu.fft.overlap")),
-        (lambda: cd.conv(CHUNKED, W, stride=2, algorithm="cpu.direct.pixels"),
-         lambda: ca.conv(X, W, stride=2, algorithm="cpu.direct.pixels")),
-        (lambda: cd.conv_transpose(CHUNKED, W.transpose(1, 0, 2, 3), algorithm="cpu.direct"),
-         lambda: ca.conv_transpose(X, W.transpose(1, 0, 2, 3), algorithm="cpu.direct")),
-        (lambda: cd.max_pool(CHUNKED, 3), lambda: ca.max_pool(X, 3)),
-        (lambda: cd.ndimage.maximum_filter(IMAGE, 4), lambda: ca.ndimage.maximum_filter(X[0, 0], 4)),
-        (lambda: cd.signal.convolve(IMAGE.astype("i4"), np.arange(6).reshape(2, 3)),
-         lambda: ca.signal.convolve(X[0, 0].astype("i4"), np.arange(6).reshape(2, 3))),
+        (lambda x: cd.conv(x, W, padding=2, activation="silu", algorithm="cpu.fft.overlap"),
+         lambda x: ca.conv(x, W, padding=2, activation="silu", algorithm="cpu.fft.overlap")),
+        (lambda x: cd.conv(x, W, stride=2, algorithm="cpu.direct.pixels"),
+         lambda x: ca.conv(x, W, stride=2, algorithm="cpu.direct.pixels")),
+        (lambda x: cd.conv_transpose(x, W.transpose(1, 0, 2, 3), algorithm="cpu.direct"),
+         lambda x: ca.conv_transpose(x, W.transpose(1, 0, 2, 3), algorithm="cpu.direct")),
+        (lambda x: cd.max_pool(x, kernel=3), lambda x: ca.max_pool(x, 3)),
+        (lambda x: cd.ndimage.maximum_filter(x, (1, 1, 4, 4)),
+         lambda x: ca.ndimage.maximum_filter(x, (1, 1, 4, 4))),
+        (lambda x: cd.signal.convolve((8 * x).astype("i4"), np.arange(6).reshape(1, 1, 2, 3)),
+         lambda x: ca.signal.convolve((8 * x).astype("i4"), np.arange(6).reshape(1, 1, 2, 3))),
     ],
     ids=["overlap", "pixels", "transposed", "pool", "filter", "signal"],
 )  # fmt: skip
 def test_blocks_are_written_where_they_belong(lazy, whole, scheduler, monkeypatch):
     """By `compute` and by `store`, whatever was there before; the bits are those that Dask puts together."""
-    y = lazy()
+    y, together = lazy(CHUNKED), lazy(TOGETHER)
     (want,) = dask.compute(y, scheduler=scheduler)
-    np.testing.assert_allclose(want, whole(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(want, whole(X), rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(da.core, "finalize", no_copies)
     assert np.array_equal(y.compute(scheduler=scheduler), want)
     out = np.full(y.shape, 99, y.dtype)
     assert y.store(out, scheduler=scheduler, lock=True) is None
     assert np.array_equal(out, want)
+    assert np.array_equal(together.compute(scheduler=scheduler), whole(X))
     with pytest.raises(AssertionError, match="put blocks together"):
         dask.compute(y, scheduler=scheduler)
+
+
+def test_what_lies_together_is_computed_as_one_block(monkeypatch):
+    """Filters and residuals in chunks of one memory, too; not where any of them has chunks of its own."""
+    blocks = []
+    run_block = cd.blocks.run_block
+    monkeypatch.setattr(cd.blocks, "run_block", lambda plan, *a: blocks.append(plan) or run_block(plan, *a))
+    w = da.from_array(W, chunks=(2, 1, 5, 5))
+    residual = RNG.standard_normal((2, 3, 301, 301), "f4")
+    r = da.from_array(residual, chunks=(2, 3, 90, 301))
+    want = ca.conv(X, W, padding=2, residual=residual)
+    for number, arrays in ((1, (TOGETHER, w, r)), (12, (CHUNKED, w, r)), (12, (TOGETHER, w, r * 1))):
+        blocks.clear()
+        got = cd.conv(arrays[0], arrays[1], padding=2, residual=arrays[2]).compute(scheduler="threads")
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        assert len(blocks) == number
 
 
 def test_what_is_not_written_is_computed_by_dask():

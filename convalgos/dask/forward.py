@@ -28,9 +28,10 @@ from convalgos.dask.maps import (
     order_of,
     window_arguments,
 )
-from convalgos.dask.written import blockwise
+from convalgos.dask.written import blockwise, uncut_in_memory
 
 
+@uncut_in_memory
 def conv(
     x: Array,
     w: Array,

@@ -73,6 +73,31 @@ def gathered(x: DaskArray, reads: Sequence[Sequence[Reads] | None]) -> DaskArray
     return da.Array(layers, name, chunks, meta=x._meta)
 
 
+def in_one_chunk(array: Any) -> Any:
+    """An array whose chunks lie beside each other in one memory of this process as one chunk of it.
+
+    Any other as it is.
+
+    Example:
+        >>> import dask.array as da
+        >>> in_one_chunk(da.from_array(np.arange(6), chunks=2)).npartitions
+        1
+        >>> in_one_chunk(da.arange(6, chunks=2)).npartitions
+        3
+    """
+    if (
+        not isinstance(array, da.Array)
+        or array.npartitions == 1
+        or (here := _chunks_in_memory(array)) is None
+    ):
+        return array
+    if (whole := _view(array.numblocks, list(here.values()))) is None:
+        return array
+    name = f"in-one-{array.name}"
+    chunks = tuple((size,) for size in array.shape)
+    return da.Array({(name, *(0,) * array.ndim): whole}, name, chunks, meta=array._meta)
+
+
 def joined_parts(grid: tuple[int, ...], parts: list[Any]) -> Any:
     """One array of the parts of a grid, in C order; a read-only view of their memory where they lie as in it.
 

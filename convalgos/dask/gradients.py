@@ -34,9 +34,10 @@ from convalgos.dask.maps import (
     order_of,
     window_arguments,
 )
-from convalgos.dask.written import blockwise
+from convalgos.dask.written import blockwise, uncut_in_memory
 
 
+@uncut_in_memory
 def conv_backward_data(
     dy: Array,
     w: Array,
@@ -80,6 +81,7 @@ def conv_backward_data(
     return dx if alone is problem else borders.folded(dx, problem, order)
 
 
+@uncut_in_memory
 def conv_transpose(
     x: Array,
     w: Array,

@@ -22,7 +22,7 @@ from convalgos.dask.engine import DaskArray, da
 from convalgos.dask.gather import Reads, gathered
 from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
-from convalgos.dask.written import blockwise, put
+from convalgos.dask.written import blockwise, put, uncut_in_memory
 
 
 class Halo(NamedTuple):
@@ -64,6 +64,7 @@ def in_chunks(function: Callable[..., Any], place: str, halos: FindHalos) -> Cal
     """
     parameters = signature(function)
 
+    @uncut_in_memory
     def filtered(*args: Any, **kwargs: Any) -> DaskArray:
         bound = parameters.bind(*args, **kwargs)
         bound.apply_defaults()

@@ -18,9 +18,10 @@ from convalgos.dask.blocks import padding_of
 from convalgos.dask.engine import DaskArray
 from convalgos.dask.maps import CHANNELS, as_dask, lengthened, order_of, window_arguments
 from convalgos.dask.tasks import only, threads_of_task
-from convalgos.dask.written import blockwise
+from convalgos.dask.written import blockwise, uncut_in_memory
 
 
+@uncut_in_memory
 def max_pool(
     x: Array,
     kernel: Sizes | None = None,
@@ -41,6 +42,7 @@ def max_pool(
     return _pooled(x, PoolKind(kernel, stride, padding, dilation, ceil_mode, "max"), layout)
 
 
+@uncut_in_memory
 def avg_pool(
     x: Array,
     kernel: Sizes | None = None,

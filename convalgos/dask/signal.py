@@ -21,7 +21,7 @@ from convalgos.dask.fir_filters import filtfilt, lfilter, savgol_filter, sepfir2
 from convalgos.dask.gather import gathered
 from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
-from convalgos.dask.written import blockwise, put
+from convalgos.dask.written import blockwise, put, uncut_in_memory
 from convalgos.signal.problems import MODES
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 
+@uncut_in_memory
 def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> DaskArray:
     """Convolve two N-dimensional arrays, as `convalgos.signal.convolve` does, block by block.
 
@@ -47,6 +48,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Da
     return _convolved(in1, in2, mode, None, "convolve", (("method", method),))
 
 
+@uncut_in_memory
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> DaskArray:
     """Cross-correlate two N-dimensional arrays, as `convalgos.signal.correlate` does, block by block."""
     in1, in2 = as_dask("in1", in1), as_dask("in2", in2, whole=True)
@@ -56,6 +58,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> D
     return _convolved(in1, turned, mode, None, "convolve", (("method", method),))
 
 
+@uncut_in_memory
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> DaskArray:
     """Convolve through the FFT, as `convalgos.signal.fftconvolve` does, block by block.
 
@@ -68,6 +71,7 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Das
     return _convolved(in1, in2, mode, axes, "fftconvolve", ())
 
 
+@uncut_in_memory
 def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> DaskArray:
     """Convolve block by block: `fftconvolve` by another name, as in `convalgos.signal`."""
     return _convolved(in1, in2, mode, axes, "oaconvolve", ())

@@ -1,7 +1,8 @@
 """Results that are asked for whole: the threads that compute blocks write them where they belong.
 
 Dask keeps every block until the last one is there, and then one thread copies them all: twice the memory, and
-for large images a quarter of the time.
+for large images a quarter of the time. And where all chunks that are read lie beside each other in one
+memory, as those of a NumPy array do, there is no need to cut: they are computed as one block, on all threads.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import accumulate, product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,10 +25,12 @@ from convalgos.dask.engine import (
     get_scheduler,
     in_this_process,
 )
+from convalgos.dask.gather import in_one_chunk
 
 STORED_OTHERWISE = {"regions", "compute", "return_stored", "load_stored"}  # arguments of `dask.array.store`
 
 
+Call = TypeVar("Call", bound=Callable[..., Any])
 BLOCK = object()  # stands for what another task computes
 BlockStep = Callable[..., np.ndarray]  # (*blocks, out=None): a block of a result; in `out` where it is given
 Arguments = Sequence[tuple[Any, tuple[int, ...] | None]]  # (array, labels of its dimensions)
@@ -60,6 +64,7 @@ class WrittenArray(da.Array):  # type: ignore[misc]
     is made of it is an array of Dask.
     """
 
+    _uncut: Callable[[], DaskArray] | None = None  # the same array, of the chunks that are read as one
     _into: tuple[str, Callable[[np.ndarray], tuple[Any, list[Any]]]]  # its name at first, and what writes it
 
     def compute(self, **how: Any) -> Any:
@@ -78,7 +83,8 @@ class WrittenArray(da.Array):  # type: ignore[misc]
         return None
 
     def _write(self, out: np.ndarray, how: dict[str, Any]) -> None:
-        graph, keys = self._into[1](out)
+        uncut = self._uncut() if self._uncut is not None and self.npartitions > 1 else None
+        graph, keys = (uncut if isinstance(uncut, WrittenArray) else self)._into[1](out)
         compute_as_if_collection(da.Array, graph, keys, **how)
 
     def _is_written(self, how: dict[str, Any]) -> bool:
@@ -86,6 +92,27 @@ class WrittenArray(da.Array):  # type: ignore[misc]
         return (
             unchanged and get_scheduler(scheduler=how.get("scheduler"), collections=[self]) in in_this_process
         )
+
+
+def uncut_in_memory(function: Call) -> Call:
+    """A function of arrays in chunks whose result is computed as one block where it is written."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        y = function(*args, **kwargs)
+        if isinstance(y, WrittenArray):
+            y._uncut = lambda: _of_one_chunk(function, args, kwargs)
+        return y
+
+    return call  # type: ignore[return-value]
+
+
+def _of_one_chunk(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with its arrays as one chunk each, or None where one of them cannot be."""
+    args = tuple(map(in_one_chunk, args))
+    kwargs = {name: in_one_chunk(value) for name, value in kwargs.items()}
+    arrays = [array for array in (*args, *kwargs.values()) if isinstance(array, da.Array)]
+    return function(*args, **kwargs) if all(array.npartitions == 1 for array in arrays) else None
 
 
 def blockwise(step: BlockStep, labels: tuple[int, ...], *arrays: Any, **how: Any) -> DaskArray:
