@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from itertools import accumulate, product
 from typing import Any, TypeVar
 
@@ -101,7 +101,7 @@ def uncut_in_memory(function: Call) -> Call:
     def call(*args: Any, **kwargs: Any) -> Any:
         y = function(*args, **kwargs)
         if isinstance(y, WrittenArray):
-            y._uncut = lambda: _of_one_chunk(function, args, kwargs)
+            y._uncut = cache(lambda: _of_one_chunk(function, args, kwargs))
         return y
 
     return call  # type: ignore[return-value]
