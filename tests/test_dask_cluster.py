@@ -19,7 +19,7 @@ import convalgos.dask as cd  # noqa: E402
 from convalgos.core import setting  # noqa: E402
 from convalgos.dask import tasks  # noqa: E402
 from convalgos.select import devices, wisdom_file  # noqa: E402
-from convalgos.tools.bench import tune_cluster  # noqa: E402
+from convalgos.tools.bench import cluster_hosts  # noqa: E402
 from convalgos.tools.cli import select_commands  # noqa: E402
 from convalgos.tools.evaluate.recorded_tables import read_table_file  # noqa: E402
 
@@ -97,7 +97,7 @@ def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(both, wisdom
     told = CliRunner().invoke(select_commands.tune_command, [problem, *how], catch_exceptions=False)
     here = devices.store()
     assert f"{here.fingerprint}: 1 problems tuned on 1 of its kind" in told.output
-    ((_, found),) = tune_cluster.machines(both).items()
+    ((_, found),) = cluster_hosts.hosts_by_kind(both).items()
     assert len(found) == 1  # of two workers, on one host
     assert here.lookup(ca.ConvProblem.parse(problem))
     text = wisdom_file.dump("another_machine-2t-v64-linux", here.entries())
@@ -105,6 +105,37 @@ def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(both, wisdom
     assert sorted(path.stem for path in wisdom.iterdir() if path.suffix == ".json") == sorted(
         [here.fingerprint, "another_machine-2t-v64-linux"]
     )
+
+
+def test_hosts_share_the_work_and_a_worker_that_dies_is_replaced(both, monkeypatch):
+    """One task at a time on a host; what one had that lost its workers goes to the others of its kind."""
+    monkeypatch.setattr(cluster_hosts, "LOOK", 0.05)
+    monkeypatch.setattr(cluster_hosts, "PATIENCE", 0.3)
+    items = {"one": list(range(6)), "other": [7]}
+    hosts = {"one": ["203.0.113.1", "127.0.0.1"], "other": ["127.0.0.1"]}
+    found = []
+    for kind, item, (pid, value) in cluster_hosts.run_on_hosts(both, hosts, items, with_pid, 10):
+        assert value == item + 10
+        found.append((kind, item))
+        if len(found) == 2:
+            os.kill(pid, signal.SIGKILL)
+    assert sorted(found) == [*(("one", item) for item in range(6)), ("other", 7)]
+    with pytest.raises(
+        ca.Unsupported, match=r"203\.0\.113\.1 has lost its workers, and no other host is one"
+    ):
+        list(cluster_hosts.run_on_hosts(both, {"one": ["203.0.113.1"]}, items, with_pid, 10))
+    assert not list(cluster_hosts.run_on_hosts(both, hosts, items, with_pid, 10, go_on=lambda: False))
+
+
+def with_pid(item, more):
+    return os.getpid(), item + more
+
+
+@pytest.mark.parametrize("address", ["nonsense", "tcp://host", "foo://host:1"])
+def test_what_is_no_address_of_a_scheduler_is_told_at_once(address):
+    problem = "n1 c4 h9 w9 k4 r3 s3 p1"
+    told = run("tune", problem, "--scheduler", address, status=2).stderr
+    assert f"--scheduler={address}: " in told and "such as tcp://host:8786" in told
 
 
 def test_recording_on_a_cluster_keeps_a_table_for_each_kind_of_machine(both, tmp_path):

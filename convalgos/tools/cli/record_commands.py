@@ -18,7 +18,7 @@ from convalgos.core.file_lock import locked
 from convalgos.select import devices
 from convalgos.select.measure.backends import backend
 from convalgos.select.measure.timing import Progress
-from convalgos.tools.bench import peers, tune_cluster
+from convalgos.tools.bench import cluster_hosts, peers
 from convalgos.tools.bench import results as bench_results
 from convalgos.tools.bench.suites import Layer
 from convalgos.tools.cli import completion
@@ -136,20 +136,20 @@ def _record_on_cluster(
 
     asked = protocol["asked"]
     how = record_cluster.HowTimed(asked["device"], asked["peers"], bool(asked.get("check")))
-    with tune_cluster.connected(scheduler) as client, ExitStack() as locks:
-        machines = tune_cluster.machines(client)
+    with cluster_hosts.connected(scheduler) as client, ExitStack() as locks:
+        hosts = cluster_hosts.hosts_by_kind(client)
         journals = {}
-        for machine, addresses in machines.items():
+        for machine, of_kind in hosts.items():
             path = folder / machine / JOURNAL
             locks.enter_context(locked(path, patience=0.0))
-            journals[machine] = Journal(path, record_cluster.head_on(client, addresses[0], how, protocol))
+            journals[machine] = Journal(path, record_cluster.head_on(client, of_kind[0], how, protocol))
         total = sum(len(recording.open_layers(layers, journal)) for journal in journals.values())
         interrupted = 0
         try:
             with bar() as progress:
                 task = progress.add_task("", total=total)
                 for done, (machine, layer) in enumerate(record_cluster.record_all(
-                    client, machines, journals, layers, how, seed=seed, time_limit=time_limit
+                    client, hosts, journals, layers, how, seed=seed, time_limit=time_limit
                 )):  # fmt: skip
                     progress.update(task, completed=done + 1, description=f"{machine}: {layer.name}")
         except KeyboardInterrupt as reason:

@@ -17,8 +17,8 @@ from convalgos.core.element_types import DTYPES, FLOAT8_DTYPES, INTEGERS
 from convalgos.core.problem import COMPUTE_DTYPES, DIRECTIONS, LAYOUTS, ConvProblem
 from convalgos.select import devices, ranker
 from convalgos.select.measure import capture
+from convalgos.tools.bench import cluster_hosts, tune, tune_cluster
 from convalgos.tools.bench import read_target as targets
-from convalgos.tools.bench import tune
 from convalgos.tools.cli import completion
 from convalgos.tools.console.progress_bar import bar, teller
 from convalgos.tools.console.text_output import console, echo
@@ -305,17 +305,15 @@ def _tune_on_cluster(
     again: bool,
 ) -> None:
     """Tell what each machine found as it comes, and keep all of it here."""
-    from convalgos.tools.bench import tune_cluster  # needs Dask
-
-    with tune_cluster.connected(scheduler) as client, bar() as progress:
-        machines = tune_cluster.machines(client)
-        task = progress.add_task("", total=len(problems) * len(machines))
+    with cluster_hosts.connected(scheduler) as client, bar() as progress:
+        hosts = cluster_hosts.hosts_by_kind(client)
+        task = progress.add_task("", total=len(problems) * len(hosts))
         for done, found in enumerate(
-            tune_cluster.tune_all(client, machines, problems, effort=effort, time_budget=budget, again=again)
+            tune_cluster.tune_all(client, hosts, problems, effort=effort, time_budget=budget, again=again)
         ):
             progress.update(task, completed=done + 1, description=names[found.problem])
-    for machine, hosts in machines.items():
-        echo(f"{machine}: {len(problems)} problems tuned on {len(hosts)} of its kind")
+    for machine, of_kind in hosts.items():
+        echo(f"{machine}: {len(problems)} problems tuned on {len(of_kind)} of its kind")
 
 
 @click.command("capture", context_settings={"allow_interspersed_args": False})
