@@ -1,6 +1,6 @@
 """The hosts of a Dask cluster, and work that is shared out over them: one task at a time on each.
 
-So none disturbs another's timings. A worker that dies is replaced by another of its host, which gets its task;
+So none disturbs another. A worker that dies is replaced by one of its host, which gets its task;
 what a host had that has no workers any more goes to the other hosts of its kind.
 """
 
