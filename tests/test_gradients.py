@@ -198,6 +198,22 @@ def test_a_result_may_overlap_what_is_read(algorithm, x_too):
     assert np.array_equal(out, expected)
 
 
+@pytest.mark.parametrize("text", ["n3 c200 w1 k140 s1", "n1 c260 h2 w3 k300 r1 s1 groups2"])
+def test_sums_of_few_pixels_are_written_where_they_belong(text):
+    """Whole panels, and the last one, which is narrower; and nothing beside them."""
+    p = ca.ConvProblem.parse(text).replace(direction="backward_weights")
+    plan = ca.plan(p, algorithm="cpu.direct.weights")
+    cut = plan.computing._cut
+    assert cut.in_place and cut.most_rows > cut.rows
+    rng = np.random.default_rng(5)
+    x, dy = (rng.integers(-4, 5, shape).astype(np.float32) for shape in (p.x_shape, p.y_shape))
+    buffer = np.full(math.prod(p.w_shape) + 128, np.nan, np.float32)
+    out = buffer[64:-64].reshape(p.w_shape)
+    plan(x, dy, out=out)
+    assert np.array_equal(out, judge.reference_backward_weights(p, x, dy))
+    assert np.isnan(buffer[:64]).all() and np.isnan(buffer[-64:]).all()
+
+
 def test_filters_may_be_prepared():
     plan = ca.plan(PROBLEM.replace(direction="backward_data"))
     prepared = plan.prepare(W)

@@ -3,12 +3,13 @@
 dw[filter][row] = sum over pixels of dy[filter][pixel] * x[pixel + offset[row]], rows over (C/groups, T, R,
 S): the product of a direct convolution in which pixels and taps have swapped places. Blocks of dy are packed
 into panels of filters. x is read as in the forward pass, in place or from a copy with its zero border, once
-for all panels of a thread, whose sums stay in L2.
+for all panels of a thread, whose sums stay in L2. Of few pixels, as linear layers have them, a panel is
+summed at once, and its rows go straight to dw where they lie so in it.
 
 Rows and filters are dealt to the threads; each sums all pixels by itself, in their order. Where there are
 few rows and filters, the pixels are cut into parts. Their number depends on the problem and not on the
 machine, so the bits of dw do not depend on the number of threads. A 1x1 without stride may swap x and dy, to
-pack the smaller.
+pack the smaller, or for the order of dw.
 
 Source: the update pass of Georganas et al. 2018, arXiv:1808.05567, without its blocked layouts.
 """
@@ -57,7 +58,7 @@ DIRECT_WEIGHTS_ARGUMENTS = arguments(
     "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes "
     "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run "
-    "lanes copy_rows " + BORDER_FIELDS
+    "lanes copy_rows once in_place " + BORDER_FIELDS
 )
 
 
@@ -88,29 +89,30 @@ def pack_run(SIZE: int, LANES: int) -> Callable[..., None]:
 
 
 @jit.specialise
-def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> Callable[..., None]:
-    """sums[row][:] += sum over pixels of x[rows[row] + offsets[pixel]] * packed[pixel][:].
+def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int) -> Callable[..., None]:
+    """sums[row][:] (+)= sum over pixels of x[rows[row] + offsets[pixel]] * packed[pixel][:].
 
     Rows are dealt to tiles of ROWS and ROWS - 1, as pixels are by `panels.sum_panel`.
     """
     FEWER = max(ROWS - 1, 1)
 
-    def add_panel(x: int, rows: int, count: int, offsets: int, pixels: int, packed: int, sums: int) -> None:
+    def add_panel(
+        x: int, rows: int, count: int, offsets: int, pixels: int, packed: int, sums: int, width: int
+    ) -> None:
         tiles = (count + ROWS - 1) // ROWS
         all_rows = max(count, tiles * FEWER)
-        width = VECTORS * LANES
         for tile in range(tiles):
             first = all_rows * tile // tiles
             full = all_rows * (tile + 1) // tiles - first == ROWS
             table, target = rows + first * 8, sums + first * width * SIZE
             if full:
                 microkernel.conv_tile(
-                    SIZE, LANES, ROWS, VECTORS, 1, 0,
+                    SIZE, LANES, ROWS, VECTORS, ACCUMULATE, 0,
                     x, table, offsets, packed, pixels, target, width, packed,
                 )  # fmt: skip
             else:
                 microkernel.conv_tile(
-                    SIZE, LANES, FEWER, VECTORS, 1, 0,
+                    SIZE, LANES, FEWER, VECTORS, ACCUMULATE, 0,
                     x, table, offsets, packed, pixels, target, width, packed,
                 )  # fmt: skip
 
@@ -147,11 +149,11 @@ def unit_at(a: Any, item: int) -> Unit:
 def sum_gradients() -> Callable[..., None]:
     """Parts x groups x blocks of rows x blocks of panels, dealt to the tasks in equal runs. For each unit:
 
-    1. clear the sums of all its rows and panels;
+    1. clear the sums of all its rows and panels, if they come from several blocks;
     2. for every block of pixels of the part
        a. read x in place, or copy it with its zero border,
        b. turn dy into a panel of filters, and add its products with x to the sums, panel by panel;
-    3. store the sums in dw.
+    3. store the sums in dw, if they are not there yet.
     """
 
     def sum_gradients(args: int, task: int) -> None:
@@ -162,7 +164,8 @@ def sum_gradients() -> Callable[..., None]:
         blocks, total = block_count(a), a.parts * a.groups * a.row_blocks * a.panel_blocks
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             unit = unit_at(a, item)
-            zero_bytes(sums, unit.panels * a.sum_bytes)
+            if not a.once:
+                zero_bytes(sums, unit.panels * a.sum_bytes)
             for index in range(blocks * unit.part // a.parts, blocks * (unit.part + 1) // a.parts):
                 block = block_extent(a, index)
                 x = read_input(a, block, unit, block_x)
@@ -170,8 +173,10 @@ def sum_gradients() -> Callable[..., None]:
                 pixels = block.images * image_pixels(block)
                 for j in range(unit.panels):
                     pack_panel(a, block, unit.group, unit.panel + j, packed)
-                    rows, to = a.row_table + unit.row * 8, sums + j * a.sum_bytes
-                    call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to))
+                    rows, to, width = a.row_table + unit.row * 8, sums + j * a.sum_bytes, a.panel
+                    if is_in_place(a, unit.panel + j):
+                        to, width = place_of(a, unit, unit.panel + j), a.dw_row
+                    call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to, width))
             store_sums(a, unit, sums)
 
     return sum_gradients
@@ -208,18 +213,31 @@ def pack_panel(a: Any, block: BlockExtent, group: int, panel: int, packed: int) 
 
 
 @jit.helper
+def is_in_place(a: Any, panel: int) -> Any:
+    """Whether the sums of a panel are those of a part of dw, in its order: a whole panel's."""
+    return a.in_place and (panel + 1) * a.panel <= a.filters
+
+
+@jit.helper
+def place_of(a: Any, unit: Unit, panel: int) -> Any:
+    """The address of the first row of a unit and panel in dw, or in its part of dw."""
+    place = unit.group * a.dw_group + panel * a.panel * a.dw_filter + unit.row * a.dw_row
+    return a.y + (unit.part * a.dw_elements + place) * a.size
+
+
+@jit.helper
 def store_sums(a: Any, unit: Unit, sums: int) -> None:
-    """The sums of all panels of a unit to dw, or to its part of dw."""
+    """The sums of all panels of a unit to their place, but for those that are there."""
     for j in range(unit.panels):
         panel = unit.panel + j
         filters = min(a.panel, a.filters - panel * a.panel)
-        place = unit.group * a.dw_group + panel * a.panel * a.dw_filter + unit.row * a.dw_row
-        to = a.y + (unit.part * a.dw_elements + place) * a.size
+        to = place_of(a, unit, panel)
         source = sums + j * a.sum_bytes
-        call(
-            a.store_run,
-            (source, a.panel, unit.rows, filters, a.bias, 0, 0, to, a.dw_filter, a.dw_row),
-        )
+        if not is_in_place(a, panel):
+            call(
+                a.store_run,
+                (source, a.panel, unit.rows, filters, a.bias, 0, 0, to, a.dw_filter, a.dw_row),
+            )
 
 
 # --- plan ------------------------------------------------------------------------------------
@@ -243,7 +261,8 @@ class DirectWeightsPlan(KernelPlan):
             "packed_bytes": cut.packed_elements * size, "sum_bytes": cut.panel_sums * size,
             "scratch_stride": cut.task_bytes, "dw_group": p.gemm_n * p.gemm_k, "dw_filter": dw_filter,
             "dw_row": dw_row, "dw_elements": math.prod(p.w_shape), "pack_run": pack_run(size, lanes),
-            "add_panel": add_panel(size, lanes, cut.rows, cut.vectors),
+            "add_panel": add_panel(size, lanes, cut.rows, cut.vectors, 0 if cut.once else 1),
+            "once": int(cut.once), "in_place": int(cut.in_place),
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         scratch = tasks * cut.task_bytes + cut.part_bytes

@@ -77,6 +77,10 @@ def convalgos_calls(data: LayerData) -> dict[str, LayerCall]:
     """Those that convalgos computes, planned once, filters prepared where they stay the same."""
     d = data
     conv = ca.ConvProblem(d.x.shape, d.w.shape, padding=PAD)
+    up = ca.ConvProblem(
+        (len(d.x), d.up_w.shape[1], *(UP_STRIDE * n for n in d.x.shape[2:])), d.up_w.shape, stride=UP_STRIDE,
+        padding=UP_PAD, direction="backward_data",
+    )  # fmt: skip
     linear = ca.ConvProblem((*d.rows.shape, 1), (*d.rows_w.shape, 1))
     rows, rows_w, scores_dy = d.rows[..., None], d.rows_w[..., None], d.scores_dy[..., None]
     folded = d.w * d.scale[:, None, None, None]
@@ -97,7 +101,7 @@ def convalgos_calls(data: LayerData) -> dict[str, LayerCall]:
         "convolution": _planned(conv, d.x, d.w, d.b),
         "convolution dx": _planned(conv.replace(direction="backward_data"), d.dy, d.w),
         "convolution dw": dw(conv, d.x, d.dy),
-        "transposed convolution": _transposed_call(d),
+        "transposed convolution": _planned(up, d.x, d.up_w),
         "max pooling": lambda: ca.max_pool(d.x, MAX_WINDOW, stride=POOL_STRIDE, out=pooled),
         "max pooling dx": lambda: ca.max_pool_backward(d.max_dy, d.x, MAX_WINDOW, stride=POOL_STRIDE, out=y),
         "average pooling": lambda: ca.avg_pool(d.x, MEAN_WINDOW, stride=POOL_STRIDE, out=halved),
@@ -190,9 +194,3 @@ def _planned(
         return call  # type: ignore[no-any-return]
     prepared = plan.prepare(w)
     return lambda: plan(x, prepared, bias=bias, activation=activation, out=y)
-
-
-def _transposed_call(d: LayerData) -> LayerCall:
-    s = d.sizes
-    y = np.empty((s.batch, s.filters, UP_STRIDE * s.size, UP_STRIDE * s.size), np.float32)
-    return lambda: ca.conv_transpose(d.x, d.up_w, stride=UP_STRIDE, padding=UP_PAD, out=y)

@@ -22,6 +22,7 @@ PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows tha
 UNITS = 64  # pieces of dw to deal to threads, below which the pixels are cut into parts
 PARTS = 8  # of the pixels, at most,
 PART_BLOCKS = 12  # and blocks of a part, at least
+FEW_PIXELS = 64  # by which dw is bound by memory
 EVEN = 8  # units for each thread, from which on they need not share out evenly
 # Calibrated on Zen 5 with AVX-512.
 PACKING_CYCLES = 0.45  # cycles of a thread for each element of dy that goes into a panel
@@ -51,6 +52,18 @@ class WeightsBlocking(PanelBlocks):
     @property
     def units(self) -> int:
         return self.parts * self.problem.groups * self.row_blocks * self.panel_blocks
+
+    @property
+    def once(self) -> bool:
+        """Whether a unit has one block of pixels."""
+        return math.prod(self.blocks) == self.parts
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the rows of whole panels are summed where they belong in dw, and no row more."""
+        fewer = max(self.rows - 1, 1)
+        counts = {self.problem.gemm_k // self.row_blocks, self.most_rows}
+        return self.once and self.exchanged and all(-(-n // self.rows) * fewer <= n for n in counts)
 
     @property
     def packed_elements(self) -> int:
@@ -142,8 +155,11 @@ def _uneven(cut: WeightsBlocking, threads: int) -> float:
 
 
 def _view(problem: ConvProblem) -> tuple[ConvProblem, bool]:
-    """The 3-D view, and whether x and dy have swapped places in it: the smaller of them is packed."""
+    """The 3-D view, and whether x and dy have swapped places in it.
+
+    The smaller of them is packed; of few pixels x, since rows of dw are then summed where they belong.
+    """
     p = flat_view(problem)
-    if not p.is_plain_product or p.w_shape[1] >= p.gemm_n:
+    if not p.is_plain_product or (p.w_shape[1] >= p.gemm_n and p.gemm_m > FEW_PIXELS):
         return p, False
     return p.with_valid(x_shape=p.y_shape, w_shape=(p.C, p.gemm_n, 1, 1, 1)), True
