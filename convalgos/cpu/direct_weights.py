@@ -175,7 +175,7 @@ def sum_gradients() -> Callable[..., None]:
                     pack_panel(a, block, unit.group, unit.panel + j, packed)
                     rows, to, width = a.row_table + unit.row * 8, sums + j * a.sum_bytes, a.panel
                     if is_in_place(a, unit.panel + j):
-                        to, width = place_of(a, unit, unit.panel + j), a.dw_row
+                        to, width = place_in_dw(a, unit, unit.panel + j), a.dw_row
                     call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to, width))
             store_sums(a, unit, sums)
 
@@ -219,7 +219,7 @@ def is_in_place(a: Any, panel: int) -> Any:
 
 
 @jit.helper
-def place_of(a: Any, unit: Unit, panel: int) -> Any:
+def place_in_dw(a: Any, unit: Unit, panel: int) -> Any:
     """The address of the first row of a unit and panel in dw, or in its part of dw."""
     place = unit.group * a.dw_group + panel * a.panel * a.dw_filter + unit.row * a.dw_row
     return a.y + (unit.part * a.dw_elements + place) * a.size
@@ -231,7 +231,7 @@ def store_sums(a: Any, unit: Unit, sums: int) -> None:
     for j in range(unit.panels):
         panel = unit.panel + j
         filters = min(a.panel, a.filters - panel * a.panel)
-        to = place_of(a, unit, panel)
+        to = place_in_dw(a, unit, panel)
         source = sums + j * a.sum_bytes
         if not is_in_place(a, panel):
             call(
