@@ -23,7 +23,7 @@ def extended_problem(problem: ConvProblem) -> ConvProblem:
     return problem if problem.is_zero_padded else extended(problem).problem
 
 
-def without_border(dx: DaskArray, problem: ConvProblem, order: Order) -> DaskArray:
+def border_added(dx: DaskArray, problem: ConvProblem, order: Order) -> DaskArray:
     """The gradient of a map from that of the one with its border."""
     dtype = dx.dtype
     if dtype.itemsize == 2:  # sums are rounded once

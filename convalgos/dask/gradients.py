@@ -78,7 +78,7 @@ def conv_backward_data(
     limits = pinning.set_limits(strict_nan, max_rel_error, selector, boundary, fill_value)
     alone = borders.extended_problem(problem)
     dx = _input_gradient(dy, w, alone, order, algorithm, limits, None, None)
-    return dx if alone is problem else borders.without_border(dx, problem, order)
+    return dx if alone is problem else borders.border_added(dx, problem, order)
 
 
 @uncut_in_memory
