@@ -67,6 +67,7 @@ GRADIENTS = {  # by the algorithm that computes their phases
     "n1 c2 w90 k3 s9 p2 stride4 backward_data": "cpu.direct.pixels",  # all phases together
     "n1 c16 w43 k9 s3 stride5 backward_data": "cpu.direct",  # two phases have no tap
     "n1 c9 h7 w9 k5 r3 s3 p1 stride2 backward_data": "cpu.polyphase",
+    "n2 c4 h9 w150 k3 r3 s7 p2 stride2,3 backward_data": "cpu.direct.phases",
 }
 
 
@@ -78,14 +79,15 @@ def test_a_bound_gradient_is_launches_for_any_arrays(text):
     other_dy, other_dx = dy[::-1] + 1, np.full_like(dx, np.nan)
     for activation in (None, "relu"):
         run = plan.bind(dy, plan.prepare(w), dx, bias, activation)
-        assert run.launches is not None and run.x_words and run.y_words
+        assert run.launches is not None and run.x_places and run.y_places
         run.run()
         assert np.array_equal(dx, plan(dy, w, bias=bias, activation=activation))
-        for words, array, other in ((run.x_words, dy, other_dy), (run.y_words, dx, other_dx)):
-            for word in words:
-                held = ctypes.c_int64.from_address(word)
-                assert array.ctypes.data <= held.value < array.ctypes.data + array.nbytes
-                held.value += other.ctypes.data - array.ctypes.data
+        for places, array, other in ((run.x_places, dy, other_dy), (run.y_places, dx, other_dx)):
+            for place in places:
+                held = ctypes.c_int64.from_address(place.word)
+                assert held.value == array.ctypes.data + place.offset
+                assert 0 <= place.offset < array.nbytes
+                held.value = other.ctypes.data + place.offset
         run.run()
         assert np.array_equal(other_dx, plan(other_dy, w, bias=bias, activation=activation))
 

@@ -83,6 +83,27 @@ def test_a_kept_call_of_a_strided_transpose_runs_without_python(rng, monkeypatch
         np.testing.assert_array_equal(compiled(x), np.maximum(y, 0))
 
 
+def test_filters_that_kernels_read_as_they_are_change_without_python(rng, monkeypatch):
+    """As in training: each step has another filter, and the gradient of a filter another dy."""
+    x, dys = integers(rng, 2, 3, 50), [integers(rng, 2, 3, 205) for _ in range(3)]
+    ws = [integers(rng, 3, 1, 9) for _ in dys]
+
+    def transposed(x, w):
+        return cj.conv_transpose(x, w, stride=4, groups=3, algorithm="cpu.direct.phases")
+
+    def gradient(x, w, dy):  # of a depthwise filter
+        return jax.vjp(lambda w: cj.conv_transpose(x, w, stride=4, groups=3), w)[1](dy)[0]
+
+    compiled, of_w = jax.jit(transposed), jax.jit(gradient)
+    compiled(x, ws[0]), of_w(x, ws[0], dys[0])
+    monkeypatch.setattr(calls.Served, "run_at", lambda *_: pytest.fail("Python was called"))
+    for w, dy in zip(ws, dys, strict=True):
+        y = ca.conv_transpose(np.asarray(x), np.asarray(w), stride=4, groups=3)
+        np.testing.assert_array_equal(compiled(x, w), y)
+        expected = ca.conv_backward_weights(np.asarray(dy), np.asarray(x), w.shape, stride=4, groups=3)
+        np.testing.assert_array_equal(of_w(x, w, dy), expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_types_and_layouts(rng, dtype, layout):

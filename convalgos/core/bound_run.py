@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,20 +23,35 @@ class Launch(NamedTuple):
     alone: bool = False  # all tasks by the calling thread, as others would take longer to come
 
 
+class Place(NamedTuple):
+    """A word that kernels read as the address of an array, or of a part that begins so many bytes on."""
+
+    word: int  # its address
+    offset: int
+
+
+def places(array: np.ndarray, words: Iterable[int]) -> tuple[Place, ...]:
+    """Those of an array whose parts words hold the addresses of."""
+    begin = array.ctypes.data
+    return tuple(Place(word, ctypes.c_int64.from_address(word).value - begin) for word in words)
+
+
 @dataclass(frozen=True, eq=False)
 class BoundRun:
     """Computes y by `run()`, or by its `launches` in order, without Python; one thread at a time.
 
-    It keeps its arrays alive. `launches` is None where there is more to a run than kernels. `x_words` and
-    `y_words` are the addresses of all words that say where x and y, or parts of them, lie: whoever writes
-    there where others lie has the launches run on these. They are empty where an array must stay.
+    It keeps its arrays alive. `launches` is None where there is more to a run than kernels. `x_places` and
+    `y_places` are all places that say where x and y lie: whoever writes there where others lie has the
+    launches run on these. They are empty where an array must stay. So are `w_places`, of the filter as the
+    caller has it, unless kernels read it as it is.
     """
 
     call: Callable[[], Any]
     launches: tuple[Launch, ...] | None = None
     kept: tuple[Any, ...] = ()  # what must live as long
-    x_words: tuple[int, ...] = ()
-    y_words: tuple[int, ...] = ()
+    x_places: tuple[Place, ...] = ()
+    y_places: tuple[Place, ...] = ()
+    w_places: tuple[Place, ...] = ()
 
     def run(self) -> None:
         self.call()

@@ -44,6 +44,8 @@ MEMORY = 0.8  # of the time in which x and dy are moved; an estimate for Zen 5
 
 
 class DepthwiseWeightsPlan(KernelPlan):
+    reads_filter = True
+
     def __init__(self, problem: ConvProblem, algorithm: DepthwiseWeights):
         cut = padded_planes(problem)
         p = cut.problem

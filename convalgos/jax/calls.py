@@ -109,12 +109,19 @@ class Served:
     def run_at(self, addresses: list[int]) -> None:
         """Run on arrays at these addresses: x, the filter, a bias where there is one, y.
 
-        1. A filter that is not the last one is prepared for this call alone.
-        2. One that is, is prepared once.
-        3. If the bias is the last one, too, the run is kept, and later calls repeat it without Python.
+        1. Where kernels read any filter as it is, the run is kept, and later calls repeat it without Python.
+        2. A filter that is not the last one is prepared for this call alone.
+        3. One that is, is prepared once.
+        4. If the bias is the last one, too, the run is kept for this filter and bias.
         """
         x, w, *given, y = (view.at(a) for view, a in zip(self._views, addresses, strict=True))
         plan, bias = self.plan(), given[0] if given else None
+        if plan.reads_filter and bias is None and self.call.order is None:
+            run = plan.bind(x, w, y, None, self.call.activation)
+            run.run()
+            if run.w_places:
+                self._keep(run, b"", b"")
+            return
         seen = self._seen
         if not _same(w, seen.w) or self.call.problem.direction == "backward_weights":  # whose second is dy
             self._see(w, bias)
@@ -123,14 +130,14 @@ class Served:
         if seen.plan is not plan:
             of_w = np.frombuffer(seen.w, w.dtype).reshape(w.shape)
             self._seen = seen = seen._replace(plan=plan, prepared=plan.prepare(self._own(of_w)))
-        run = None
+        kept = None
         if seen.repeats and (bias is None or _same(bias, seen.bias)):
-            run = self._kept_run(plan, seen, x, y)
-            self._seen = seen._replace(repeats=run is not None)
-        if run is None:
+            kept = self._kept_run(plan, seen, x, y)
+            self._seen = seen._replace(repeats=kept is not None)
+        if kept is None:
             plan(x, seen.prepared, bias=bias, out=y, activation=self.call.activation)
         else:
-            run.run()
+            kept.run()
 
     def on_host(self, x: Any, w: Any, *bias: Any) -> np.ndarray:
         """y of NumPy arrays, or what NumPy reads."""
@@ -153,15 +160,14 @@ class Served:
         """A run with this filter and bias, which is kept; None where there is more to it than kernels."""
         bias = np.frombuffer(seen.bias, self._views[2].dtype) if seen.bias else None
         run = plan.bind(x, seen.prepared, y, bias, self.call.activation)
-        if not run.x_words or not run.y_words:
-            return None
-        places = [
-            (word, _words(word, 1)[0] - array.ctypes.data)
-            for array, words in ((x, run.x_words), (y, run.y_words))
-            for word in words
-        ]
-        _slots().keep(self.number, run, places, seen.w, seen.bias)
-        return run
+        return run if self._keep(run, seen.w, seen.bias) else None
+
+    def _keep(self, run: BoundRun, w: bytes, bias: bytes) -> bool:
+        """Let programs repeat a run; False where its arrays must stay where they are."""
+        if not run.x_places or not run.y_places:
+            return False
+        _slots().keep(self.number, run, w, bias)
+        return True
 
 
 class _View(NamedTuple):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,10 @@ IS_METADATA, EXECUTE, SCALAR = 1, 3, 3
 # Where the rows of (number, slot) lie, behind their count; the version; the function of Python; what tells of
 # an error that this could not even return
 TABLE = np.dtype([(name, np.int64) for name in ["rows", "minor", "function", "failed"]])
-# A run that is kept, for the filter and the bias that have these bytes. `free` is 1 while no thread is at it;
-# `places` are rows of words that its launches read: the address of a word, and what is added there to that of
-# x, or in the rows from `x_count` on to that of y. `run` goes through the table of the launches.
-FIELDS = "free w w_bytes bias bias_bytes places x_count place_count table count run launch pool threads"
-Place = tuple[int, int]  # a row of `places`
+# A run that is kept, for the filter and the bias that have these bytes, or for any where these are none.
+# `free` is 1 while no thread is at it; `places` are rows of `core.bound_run.Place`, of x, in the rows from
+# `x_count` on of y, and from `y_end` on of the filter. `run` goes through the table of the launches.
+FIELDS = "free w w_bytes bias bias_bytes places x_count y_end place_count table count run launch pool threads"
 SLOT = np.dtype([(name, np.int64) for name in FIELDS.split()])
 PLACE = np.dtype([("word", np.int64), ("offset", np.int64)])
 
@@ -119,11 +118,12 @@ def run_slot(slot: int, frame: int) -> bool:
         return False
     if s.bias_bytes != 0 and not same_bytes(s.bias, data_of(given, 2), s.bias_bytes):
         return False
-    x, y = data_of(given, 0), data_of(word_at(frame + RESULTS), 0)
+    x, w, y = data_of(given, 0), data_of(given, 1), data_of(word_at(frame + RESULTS), 0)
     places = carray(pointer(s.places), s.place_count, PLACE)
     for i in range(s.place_count):
         place = places[i]
-        carray(pointer(place.word), 1, np.int64)[0] = place.offset + (x if i < s.x_count else y)
+        begin = x if i < s.x_count else (y if i < s.y_end else w)
+        carray(pointer(place.word), 1, np.int64)[0] = begin + place.offset
     call(s.run, (s.pool, s.table, s.count, s.threads, s.launch))
     return True
 
@@ -226,17 +226,19 @@ class Slots:
         self._kept[number] = slot, None
         self._fill(max(64, 4 << len(self._kept).bit_length()))
 
-    def keep(self, number: int, run: BoundRun, places: Sequence[Place], w: bytes, bias: bytes) -> None:
-        """Let a slot hold a run, for just this filter and bias; places: those of x, then those of y."""
+    def keep(self, number: int, run: BoundRun, w: bytes, bias: bytes) -> None:
+        """Let a slot hold a run, for just this filter and bias; for any filter where it is told of those."""
         slot, _ = self._kept[number]
         launches = run.launches or ()
-        table, rows = jit.launch_table(launches), np.array(places, PLACE)
+        table = jit.launch_table(launches)
+        rows = np.array([*run.x_places, *run.y_places, *run.w_places], PLACE)
+        w = b"" if run.w_places else w
         pool, threads = jit.pool_of_launch(True)
         content = np.frombuffer(w, np.uint8), np.frombuffer(bias, np.uint8)
         values = (
             0, content[0].ctypes.data, len(w), content[1].ctypes.data, len(bias), rows.ctypes.data,
-            len(run.x_words), len(rows), table.ctypes.data, len(launches), jit.table_address(),
-            jit.launch_address(), pool, threads,
+            len(run.x_places), len(run.x_places) + len(run.y_places), len(rows), table.ctypes.data,
+            len(launches), jit.table_address(), jit.launch_address(), pool, threads,
         )  # fmt: skip
         at = slot.ctypes.data
         self._take(at)

@@ -45,11 +45,11 @@ Arrays = dict[str, np.ndarray]
 Part = Callable[[Arrays], None]  # of a run, on the arrays that move
 
 
-class MovingWords(NamedTuple):
-    """What kernels read as the address of an array that moves."""
+class MovingPlaces(NamedTuple):
+    """What kernels read as addresses of an array that moves, or of parts that begin so many bytes on."""
 
     name: str
-    cells: Sequence[ctypes.c_int64]
+    cells: Sequence[tuple[ctypes.c_int64, int]]
 
 
 class Executor:
@@ -151,7 +151,7 @@ class Context:
     def _parts_of(self, steps: Sequence[PlannedStep]) -> list[Part]:
         parts: list[Part] = []
         launches: list[Launch] = []
-        words: list[MovingWords] = []
+        words: list[MovingPlaces] = []
 
         def add(part: Part | None = None) -> None:
             """The launches so far as a part, and this one behind it."""
@@ -187,19 +187,18 @@ class Context:
             return False
         return shown[step.inputs[0]] == shown.get(step.output, step.output)
 
-    def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, list[MovingWords]] | None:
+    def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, list[MovingPlaces]] | None:
         """A run that is told where what moves lies, and by which words; None where there is none."""
         step, moving, found = planned_step.step, self._executor.moving, []
         if moving & {*step.inputs[1:], *step.outputs[1:]} or not _can_be_told(planned_step):
             return None
         run = self._bound(planned_step)
-        for name, addresses in ((step.inputs[0], run.x_words), (step.output, run.y_words)):
+        for name, places in ((step.inputs[0], run.x_places), (step.output, run.y_places)):
             if name in moving:
-                words = [ctypes.c_int64.from_address(address) for address in addresses]
-                where = self._array(name).ctypes.data
-                if not words or run.launches is None or any(word.value != where for word in words):
+                if not places or run.launches is None:
                     return None
-                found.append(MovingWords(name, words))
+                cells = [(ctypes.c_int64.from_address(place.word), place.offset) for place in places]
+                found.append(MovingPlaces(name, cells))
         return run, found
 
     def _array(self, name: str) -> np.ndarray:
@@ -287,7 +286,7 @@ def _can_be_told(planned_step: PlannedStep) -> bool:
     return isinstance(planned_step.step, CONVOLUTIONS) or isinstance(planned_step.plan, Reorder)
 
 
-def _table(launches: Sequence[Launch], words: Sequence[MovingWords]) -> Part:
+def _table(launches: Sequence[Launch], words: Sequence[MovingPlaces]) -> Part:
     """These launches, behind which stand these words."""
     table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
     address, count = table.ctypes.data, len(table)
@@ -295,8 +294,8 @@ def _table(launches: Sequence[Launch], words: Sequence[MovingWords]) -> Part:
     def run(arrays: Arrays, kept: np.ndarray = table) -> None:
         for name, cells in told:
             where = address_of(arrays[name])
-            for cell in cells:
-                cell.value = where
+            for cell, offset in cells:
+                cell.value = where + offset
         jit.launch_all(address, count)
 
     return run

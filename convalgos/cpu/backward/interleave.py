@@ -19,10 +19,12 @@ from convalgos.cpu.runtime.plan import RUN_FIELDS, Y_AT, arguments
 from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
+from convalgos.cpu.vectors.transpose import interleaved, shuffles
 
 # Cycles of a thread; calibrated on Zen 5 with AVX-512.
 ROW_CYCLES = 20  # to begin a row of dx,
-PAIR_CYCLES = 2.5  # a vector of it where the stride is 2,
+WOVEN_CYCLES = 1.5  # a vector of it, beside
+SHUFFLE_CYCLES = 1.0  # each of its shuffles,
 ELEMENT_CYCLES = 2  # an element by itself,
 PIXEL_CYCLES = 10  # a pixel of all channels, beside its vectors
 
@@ -30,8 +32,8 @@ PIXEL_CYCLES = 10  # a pixel of all channels, beside its vectors
 # (planes, depth, height, width) of units. bias: what rows of phases without taps are filled with, (fills,
 # fill_row bytes). `sizes_*`: of the phases along each dimension; `pitches_*`: of the arrays that they lie in.
 # step: bytes between their units; skip: planes between those of one image and of the next. Where dx goes
-# around the caches, `stage_rows` rows at a time are brought together in scratch, which has room for two
-# vectors more.
+# around the caches, `stage_rows` rows at a time are brought together in scratch, which has room for
+# as many vectors more as there are phases along a row.
 INTERLEAVE_ARGUMENTS = arguments(
     "size planes depth height width stride_d stride_h stride_w unit step skip sizes_d sizes_h sizes_w "
     "pitches_d pitches_h pitches_w fills fill_row stage_rows stream tasks"
@@ -81,8 +83,20 @@ class Interleaving:
 def interleave_kernel(problem: ConvProblem) -> int:
     """The `interleave_rows` of a problem."""
     if problem.layout == "channels_last":
-        return interleave_rows(0, 0)
-    return interleave_rows(problem.itemsize, simd.lanes(problem.itemsize))
+        return interleave_rows(0, 0, 0)
+    return interleave_rows(problem.itemsize, simd.lanes(problem.itemsize), woven(problem))
+
+
+def woven(problem: ConvProblem) -> int:
+    """Phases along a row that are brought together in vectors; 0 where their units go one by one."""
+    stride = problem.stride[-1]
+    most = most_ways(problem.itemsize)
+    return stride if problem.layout == "channels_first" and 1 < stride <= most else 0
+
+
+def most_ways(itemsize: int) -> int:
+    """Phases that are brought together in vectors, at most; of whole pixels (0 bytes) none."""
+    return {0: 0, 2: 2}.get(itemsize, 16)
 
 
 def phase_sizes(problem: ConvProblem, together: int) -> list[np.ndarray]:
@@ -124,7 +138,7 @@ def stage(problem: ConvProblem) -> tuple[int, int]:
     p = problem
     row = p.spatial[-1] * p.itemsize * (p.C if p.layout == "channels_last" else 1)
     rows = max(1, cache_sizes()[0] // 2 // row)
-    return rows, rows * row + 2 * simd.lanes(p.itemsize) * p.itemsize
+    return rows, rows * row + max(2, woven(p)) * simd.lanes(p.itemsize) * p.itemsize
 
 
 def places(problem: ConvProblem, addresses: Sequence[int]) -> np.ndarray:
@@ -145,7 +159,8 @@ def interleave_seconds(problem: ConvProblem, machine: Machine) -> float:
     if p.layout == "channels_last":
         each = PIXEL_CYCLES + p.C / lanes
     else:
-        each = PAIR_CYCLES / lanes if p.stride[-1] == 2 else ELEMENT_CYCLES
+        ways = woven(problem)
+        each = (WOVEN_CYCLES + SHUFFLE_CYCLES * shuffles(ways)) / lanes if ways else ELEMENT_CYCLES
     cycles: float = rows * ROW_CYCLES + units * each
     return cycles * 4 * lanes / machine.peak(p.dtype)
 
@@ -163,37 +178,47 @@ def fill_rows(problem: ConvProblem, fill: np.ndarray) -> np.ndarray:
     return np.tile(fill, longest) if problem.layout == "channels_last" else np.repeat(fill, longest)
 
 
-def _order(v: simd.Vec) -> Any:
-    """Lanes of two vectors in turns: the first vector of the result, then the second."""
-    order = [i // 2 + i % 2 * v.lanes for i in range(2 * v.lanes)]
-    return order[: v.lanes], order[v.lanes :]
+def _lines(v: simd.Vec, ways: int, phases: Any, pitches: Any, at: Any, fill: Any) -> list[Any]:
+    """Row `at` of each phase, by tables of addresses and pitches: `fill` where no tap reaches the phase."""
+    found = []
+    for p in range(ways):
+        phase, pitch = v.table64(phases, p), v.table64(pitches, p)
+        row = v.iadd(phase, v.imul(v.imul(at, pitch), v.size))
+        found.append(v.pointer(v.b.select(v.b.icmp_signed("==", phase, v.integer(0)), fill, row)))
+    return found
 
 
 @simd.emitter
-def pair_vectors(v: simd.Vec, even: Any, odd: Any, pairs: Any, y: Any) -> None:
-    """y[2 i] = even[i], y[2 i + 1] = odd[i], for i < pairs; at least lanes. The last vectors may overlap."""
-    first, second, to = v.pointer(even), v.pointer(odd), v.pointer(y)
-    last = v.isub(pairs, v.lanes)
-    with v.loop(v.idiv(v.iadd(pairs, v.lanes - 1), v.lanes)) as i:
-        at = v.imin(v.imul(i, v.lanes), last)
-        a, b = v.load(first, at), v.load(second, at)
-        for half, order in enumerate(_order(v)):
-            v.store(v.shuffle(a, b, order), to, v.iadd(v.imul(at, 2), half * v.lanes))
+def weave(
+    v: simd.Vec, WAYS: int, phases: simd.Value, pitches: simd.Value, at: simd.Value, fill: simd.Value,
+    count: simd.Value, y: simd.Value,
+) -> None:  # fmt: skip
+    """y[i * WAYS + p] = phase p[at][i], for i < count, at least lanes. The last vectors may overlap."""
+    sources, to = _lines(v, WAYS, phases, pitches, at, fill), v.pointer(y)
+    last = v.isub(count, v.lanes)
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        first = v.imin(v.imul(i, v.lanes), last)
+        target = v.at(to, v.imul(first, WAYS))
+        for j, part in enumerate(interleaved(v, [v.load(source, first) for source in sources])):
+            v.store(part, target, j * v.lanes)
 
 
 @simd.emitter
-def pair_few(v: simd.Vec, even: Any, odd: Any, pairs: Any, y: Any, room: Any) -> None:
-    """The same for fewer pairs than lanes. Where there is room, at least 0, what lies behind is destroyed."""
-    inside, elements, to = v.mask(pairs), v.imul(pairs, 2), v.pointer(y)
-    a, b = v.load_masked(v.pointer(even), 0, inside), v.load_masked(v.pointer(odd), 0, inside)
-    halves = [v.shuffle(a, b, order) for order in _order(v)]
+def weave_few(
+    v: simd.Vec, WAYS: int, phases: simd.Value, pitches: simd.Value, at: simd.Value, fill: simd.Value,
+    count: simd.Value, y: simd.Value, room: simd.Value,
+) -> None:  # fmt: skip
+    """The same for fewer than lanes. Where there is room, at least 0, what lies behind is destroyed."""
+    inside, elements, to = v.mask(count), v.imul(count, WAYS), v.pointer(y)
+    sources = _lines(v, WAYS, phases, pitches, at, fill)
+    parts = interleaved(v, [v.load_masked(source, 0, inside) for source in sources])
     with v.choose(room) as (whole, part):  # masked stores are slower
         with whole:
-            for half, value in enumerate(halves):
-                v.store(value, to, half * v.lanes)
+            for j, value in enumerate(parts):
+                v.store(value, to, j * v.lanes)
         with part:
-            for half, value in enumerate(halves):
-                v.store_masked(value, to, half * v.lanes, v.mask(v.isub(elements, half * v.lanes)))
+            for j, value in enumerate(parts):
+                v.store_masked(value, to, j * v.lanes, v.mask(v.isub(elements, j * v.lanes)))
 
 
 class PhaseTables(NamedTuple):
@@ -205,7 +230,7 @@ class PhaseTables(NamedTuple):
 
 
 @jit.specialise
-def interleave_rows(SIZE: int, LANES: int) -> Callable[..., None]:
+def interleave_rows(SIZE: int, LANES: int, WAYS: int) -> Callable[..., None]:
     """dx[d, h, w] = phase[d % stride, h % stride, w % stride][d // stride, h // stride, w // stride].
 
     Units are elements of SIZE bytes, or runs of `unit` bytes where SIZE is 0: all channels of a pixel. The
@@ -226,7 +251,7 @@ def interleave_rows(SIZE: int, LANES: int) -> Callable[..., None]:
         y_row, stride_w, unit = a.width * a.unit, a.stride_w, a.unit
         dx = a.y + row * y_row
         y = a.scratch if a.stage_rows else dx
-        last = a.y + end * y_row - 2 * LANES * SIZE  # where two vectors may be stored at last
+        last = a.y + end * y_row - WAYS * LANES * SIZE  # where so many vectors may be stored at last
         if a.stage_rows:
             last = y + a.stage_rows * y_row
         h, slice_ = row % a.height, row // a.height
@@ -239,7 +264,7 @@ def interleave_rows(SIZE: int, LANES: int) -> Callable[..., None]:
             for _ in range(here):
                 phase = (rest_d * a.stride_h + rest_h) * stride_w
                 at = slices * pitches_h[rest_h] + at_h
-                interleave_row(a, tables, phase, at, fill, y, last, stride_w, unit, SIZE, LANES)
+                interleave_row(a, tables, phase, at, fill, y, last, stride_w, unit, SIZE, LANES, WAYS)
                 y += y_row
                 if a.stage_rows and y >= last:
                     call(a.stream, (a.scratch, dx, (y - a.scratch) // a.size))
@@ -258,24 +283,23 @@ def interleave_rows(SIZE: int, LANES: int) -> Callable[..., None]:
 @jit.helper
 def interleave_row(
     a: Any, tables: PhaseTables, phase: int, at: int, fill: int, y: int, last: int, stride_w: int, unit: int,
-    size: int, lanes: int,
+    size: int, lanes: int, ways: int,
 ) -> None:  # fmt: skip
     """A row of dx at y, from row `at` of each of the `stride_w` phases from `phase` on.
 
-    Two phases are brought together in vectors; what is left over, and other numbers, unit by unit.
+    WAYS phases are brought together in vectors; what is left over, and other numbers, unit by unit.
     """
     places = carray(pointer(tables.places), a.stride_d * a.stride_h * stride_w, np.int64)
     sizes_w = carray(pointer(tables.sizes_w), stride_w, np.int64)
     pitches_w = carray(pointer(tables.pitches_w), stride_w, np.int64)
     done = 0  # elements of each phase that lie in their places
-    if size and stride_w == 2 and a.width > 1:
-        done = sizes_w[1]
-        even = line(places[phase], at * pitches_w[0] * size, fill)
-        odd = line(places[phase + 1], at * pitches_w[1] * size, fill)
+    if ways and a.width >= ways:
+        done = sizes_w[ways - 1]
+        addresses = tables.places + phase * 8
         if done >= lanes:
-            pair_vectors(size, lanes, even, odd, done, y)
+            weave(size, lanes, ways, addresses, tables.pitches_w, at, fill, done, y)
         else:
-            pair_few(size, lanes, even, odd, done, y, last - y)
+            weave_few(size, lanes, ways, addresses, tables.pitches_w, at, fill, done, y, last - y)
     for rest_w in range(min(stride_w, a.width)):
         count = sizes_w[rest_w]
         if count == done:

@@ -11,7 +11,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import is_whole
-from convalgos.core.bound_run import BoundRun, checked_scratch
+from convalgos.core.bound_run import BoundRun, checked_scratch, places
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, PreparedFilter
@@ -126,13 +126,15 @@ class PhasesPlan(BoundParts):
         if any(run.launches is None for run in runs):
             return None
         launches = [launch for run in runs for launch in run.launches or ()]
-        x_words = [word for run in runs for word in run.x_words] if all(run.x_words for run in runs) else []
-        y_words = runs[0].y_words if workspace.interleaving is None else ()
+        told = all(run.x_places for run in runs)
+        x_words = [place.word for run in runs for place in run.x_places] if told else []
+        y_places = runs[0].y_places if workspace.interleaving is None else ()
         if workspace.interleaving is not None:
             last, y_words = workspace.interleaving.bind(bias, activation, y)
             launches.append(last)
+            y_places = places(y, y_words)
         return jit.bound_run(
-            tuple(launches), self, x, w, y, workspace, runs, x_words=x_words, y_words=y_words
+            tuple(launches), self, x, w, y, workspace, runs, x_places=places(x, x_words), y_places=y_places
         )
 
     def _biases(self, bias: np.ndarray | None) -> np.ndarray | None:

@@ -21,6 +21,7 @@ from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import (
     BoundRun,
     Launch,
+    Place,
     checked_scratch,
     image_step,
     rows_lie_apart,
@@ -41,7 +42,7 @@ from convalgos.cpu.vectors import simd
 CALL = 1.0e-6  # seconds of Python around a run; Zen 4
 ALONE = 0, 1  # no pool of threads, and the calling one
 RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
-X_AT, Y_AT = (8 * RUN_FIELDS.split().index(name) for name in "xy")  # bytes from the begin of a record
+X_AT, W_AT, Y_AT = (8 * RUN_FIELDS.split().index(name) for name in "xwy")  # bytes from the begin of a record
 NO_RUN: dict[str, Any] = dict.fromkeys(RUN_FIELDS.split(), 0)
 
 
@@ -128,9 +129,10 @@ class KernelPlan(CompiledPass, Plan):
         self._finishes = self.finishes and problem.dtype == problem.y_dtype and compiled_for(self._y_dtype)
         own = type(self)  # whether a run is its launches, and nothing else
         self._only_launches = own.run is KernelPlan.run and own.launch_steps is KernelPlan.launch_steps
+        self._binds = self._only_launches and (problem.direction != "backward_weights" or self.reads_filter)
         self._only_launches = self._only_launches and problem.direction != "backward_weights"
         lanes = simd.lanes(half.computed_bytes(problem))
-        self._no_bias = _zeros((-(-problem.K // lanes) + 1) * lanes, problem.compute_dtype)
+        self._no_bias = _zeros((-(-problem.bias_size // lanes) + 1) * lanes, problem.compute_dtype)
         self._no_bias_address = self._no_bias.ctypes.data
         self._where = None if problem.direction == "backward_weights" else self._address
 
@@ -227,7 +229,7 @@ class KernelPlan(CompiledPass, Plan):
         if bias is None:
             arguments.bias = self._no_bias_address
         else:
-            workspace.bias[: self.problem.K] = bias
+            workspace.bias[: self.problem.bias_size] = bias
             arguments.bias = workspace.bias_address
         arguments.relu = relu
         return arguments
@@ -275,7 +277,7 @@ class KernelPlan(CompiledPass, Plan):
         if residual is not None and (apart or image_step(residual) != image_step(y)):
             fused = False
         passes = fused or (compiled_for(self._y_dtype) and not apart)
-        if not self._only_launches or (finishes and not passes):
+        if not self._binds or (finishes and not passes):
             return super().bind(x, w, y, bias, activation, residual, scratch)
         w = self._own_filter(w)
         bias = self._output_step(bias, activation, None)[0]
@@ -296,10 +298,11 @@ class KernelPlan(CompiledPass, Plan):
             launches.append(after.launch)
         kept = self, x, w, y, residual, target, workspace, records, after
         begins = [self._address(record) for record in records]
-        x_words, y_words = ([begin + at for begin in begins] for at in (X_AT, Y_AT))
+        of_x, of_y, of_w = (tuple(Place(begin + at, 0) for begin in begins) for at in (X_AT, Y_AT, W_AT))
         if target is not y or residual is not None or after is not None:  # other words tell where y lies, too
-            y_words = []
-        return jit.bound_run(tuple(launches), *kept, x_words=x_words, y_words=y_words)
+            of_y = ()
+        of_w = of_w if self.reads_filter else ()
+        return jit.bound_run(tuple(launches), *kept, x_places=of_x, y_places=of_y, w_places=of_w)
 
     def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
         """Complete the record of a run on an x or y whose images, or rows, lie apart."""

@@ -44,16 +44,37 @@ def transpose_few(v: Vec, rows: Sequence[Any]) -> list[Any]:
 
 
 def interleaved(v: Vec, rows: Sequence[Any]) -> list[Any]:
-    """The elements 0 of 1, 2, 4, ... vectors beside each other, then the elements 1, and so on."""
-    if len(rows) == 1:
+    """The elements 0 of some vectors beside each other, then the elements 1, and so on.
+
+    Of so many vectors as have a factor p, p sets are interleaved first: p - 1 shuffles of a vector for each.
+    """
+    count = len(rows)
+    if count == 1:
         return list(rows)
-    pairs = zip(interleaved(v, rows[0::2]), interleaved(v, rows[1::2]), strict=True)
-    halves = (range(v.lanes // 2), range(v.lanes // 2, v.lanes))
-    return [
-        v.shuffle(even, odd, [i + source for i in half for source in (0, v.lanes)])
-        for even, odd in pairs
-        for half in halves
-    ]
+    p = next(n for n in range(2, count + 1) if count % n == 0)
+    sets = zip(*(interleaved(v, rows[first::p]) for first in range(p)), strict=True)
+    return [part for vectors in sets for part in _interleaved_sets(v, vectors)]
+
+
+def shuffles(count: int) -> int:
+    """Of each vector that `interleaved` makes of so many."""
+    for p in range(2, count + 1):
+        if count % p == 0:
+            return p - 1 + shuffles(count // p)
+    return 0
+
+
+def _interleaved_sets(v: Vec, rows: Sequence[Any]) -> list[Any]:
+    """`interleaved` of a prime number of vectors: each vector of the result takes them up one by one."""
+    found = []
+    for first in range(0, len(rows) * v.lanes, v.lanes):
+        places = [divmod(i, len(rows)) for i in range(first, first + v.lanes)]  # (lane, row) of each lane
+        part = v.shuffle(rows[0], rows[1], [lane + (row == 1) * v.lanes for lane, row in places])
+        for taken, vector in enumerate(rows[2:], 2):
+            order = [v.lanes + lane if row == taken else i for i, (lane, row) in enumerate(places)]
+            part = v.shuffle(part, vector, order)
+        found.append(part)
+    return found
 
 
 def _transpose_blocks(v: Vec, r: list[Any]) -> list[Any]:

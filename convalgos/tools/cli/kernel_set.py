@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from convalgos.core.element_types import HALF_DTYPES, INTEGERS
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu import direct, direct_pixels, direct_weights, indirect, smm
-from convalgos.cpu.backward import filter_rotation, interleave, per_thread
+from convalgos.cpu import direct, direct_phases, direct_pixels, direct_weights, indirect, smm
+from convalgos.cpu.backward import filter_rotation, per_thread
 from convalgos.cpu.dwconv import (
     block_activations,
     channel_blocking,
@@ -86,6 +86,7 @@ from convalgos.tools.cli.binary_kernels import binary_kernels
 from convalgos.tools.cli.border_kernels import border_kernels
 from convalgos.tools.cli.filter_kernels import filter_kernels
 from convalgos.tools.cli.integer_kernels import integer_kernels
+from convalgos.tools.cli.phase_kernels import phase_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
 from convalgos.tools.cli.sliding_kernels import sliding_kernels
 from convalgos.tools.cli.transform_kernels import transform_kernels
@@ -117,10 +118,10 @@ def kernels(
         groups: with those of grouped layers, which are compiled for the channels and filters of a group.
     """
     found = [_kernel(factory) for factory in _OF_ALL]
-    found.append(_kernel(interleave.interleave_rows, 0, 0))  # of whole pixels
     found.append(_kernel(indirect.multiply_indirectly, lowered_plan.PIECE_PIXELS))
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
     found += [_kernel(factory, *parameters) for factory, parameters in border_kernels()]
+    found += [_kernel(factory, *parameters) for factory, parameters in phase_kernels(0)]  # of whole pixels
     if "int8" in dtypes:  # and floats of 8 bits, which are widened
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
@@ -175,14 +176,14 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
     band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
-    mkl.multiply_by_mkl, per_thread.run_slices, lowered_plan.multiply_lowered,
+    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, per_thread.run_slices, lowered_plan.multiply_lowered,
     smm.multiply_planes_by_weights,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
-    interleave.interleave_rows, panels.pack_panels, panels.store_run,
+    panels.pack_panels, panels.store_run,
     spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_line_blocks,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
@@ -193,6 +194,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
+    yield from (_kernel(factory, *parameters) for factory, parameters in phase_kernels(size))
     yield from _of_copies(size, lanes)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
@@ -312,8 +314,8 @@ def _of_words(dtype: str) -> Iterator[Kernel]:
 
 def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     """Of maps of 16 bits, that kernels widen and round; see `halves`."""
-    for factory in (streaming.stream, interleave.interleave_rows):
-        yield _kernel(factory, 2, simd.lanes(2))
+    yield _kernel(streaming.stream, 2, simd.lanes(2))
+    yield from (_kernel(factory, *parameters) for factory, parameters in phase_kernels(2))
     pixels = halves.HALF if form == halves.HALF else halves.BRAIN
     for turn in (half_pixels.gather_halves, half_pixels.place_halves):
         yield _kernel(turn, pixels, lanes)

@@ -1,0 +1,239 @@
+"""The gradient of the input of a strided layer by direct sums of all its phases, interleaved in registers.
+
+Outputs whose places leave the same remainder by the stride are a phase, a convolution of dy without a stride
+(`core.backward.polyphase`). Here a tile holds some vectors of every phase along a row; its sums are
+interleaved in registers and stored next to each other. No phase goes through memory, and the filter is read
+as it lies, so nothing is prepared. Wins on transposed convolutions of few channels, above all on long rows:
+signals upsampled by filters, image decoders.
+
+dy (N, K, *spatial_out), w (K, C/groups, *kernel) -> dx (N, C, *spatial)
+
+Source: Shi et al. 2016, arXiv:1609.07009, for the phases; Vaidyanathan 1990, "Multirate digital filters,
+filter banks, polyphase networks, and applications".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.backward.phase_tiles import FEW_SHUFFLES, TILE_STEPS, most_ways, sum_phases, tiles_of
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.finish import finish_panel
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments, fields
+from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
+from convalgos.cpu.vectors.transpose import shuffles
+
+# Zen 4, AVX-512: cycles of the pace of vectors, see `Machine.paced_cycles`.
+LATENCY = 8  # sums that keep the arithmetic units busy
+ROW_CYCLES = 6  # to begin a row of the kernel
+TILE_CYCLES = 20  # to begin and end a tile
+STORE_CYCLES = 1.0  # a vector of dx, beside half a cycle for each of its shuffles
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+class Cut(NamedTuple):
+    """How rows of dx are cut into tiles."""
+
+    channels: int  # of a tile
+    vectors: int  # of it, of each phase
+    tiles: int  # of a row
+    displacements: int  # at which phases meet dy
+    front: int  # elements that the first one begins before the kernel
+    first: int  # element of dy that the first output meets at the first displacement
+
+
+@lru_cache(1024)
+def _cut(p: ConvProblem) -> Cut:
+    """The tile of the least time, of a problem that `as_3d` gives."""
+    stride, (low, _), taps = p.stride[2], p.padding[2], p.kernel[2]
+    first = (stride - 1 + low) // stride
+    front = first * stride - low
+    displacements = -(-(taps + front) // stride)
+    vectors_of_row = -(-p.spatial[2] // (stride * simd.lanes(p.itemsize)))
+    cuts = [
+        Cut(channels, vectors, -(-vectors_of_row // vectors), displacements, front, first)
+        for channels, vectors in tiles_of(stride)
+        if p.w_shape[1] % channels == 0
+    ]
+    return min(cuts, key=lambda cut: _cycles(p, cut))
+
+
+def _cycles(p: ConvProblem, cut: Cut) -> float:
+    """Of all threads, in the pace of vectors."""
+    ways, taps = p.stride[2], p.kernel[2]
+    sums = ways * cut.channels * cut.vectors  # vectors
+    products = taps * cut.channels * cut.vectors
+    loads = 1.5 * cut.displacements * cut.vectors + taps * cut.channels
+    line = ROW_CYCLES + max(products, loads) / 2 * max(1.0, LATENCY / sums)
+    lines = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
+    tile = TILE_CYCLES + lines * line + sums * (STORE_CYCLES + min(shuffles(ways), FEW_SHUFFLES) / 2)
+    return p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles * tile
+
+
+ROW_TAPS = fields("tap row count")  # the first tap that meets a row of dx, that row of dy, and how many do
+
+
+def _row_taps(p: ConvProblem, axis: int) -> np.ndarray:
+    """(size,) of `ROW_TAPS` along an outer dimension."""
+    step, near, kernel, out = p.stride[axis], p.dilation[axis], p.kernel[axis], p.spatial_out[axis]
+    common = math.gcd(step, near)
+    table = np.zeros(p.spatial[axis], ROW_TAPS)
+    first_taps = {r * near % step: r for r in reversed(range(min(kernel, step)))}  # by their remainder
+    for i in range(len(table)):
+        place = i + p.padding[axis][0]
+        tap = first_taps.get(place % step)
+        if tap is None:
+            continue
+        row = (place - tap * near) // step  # taps further on meet rows before it
+        skipped = max(0, -(-(row - out + 1) // (near // common)))
+        tap, row = tap + skipped * (step // common), row - skipped * (near // common)
+        if row >= 0 and tap < kernel:
+            count = min(row // (near // common), (kernel - 1 - tap) // (step // common)) + 1
+            table[i] = tap, row, count
+    return table
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+PHASES_ARGUMENTS = arguments(
+    "size images groups channels filters depth height width ways span tiles tile_channels blocks of_d of_h "
+    "first inner_end inner_first x_n x_c x_d x_h y_n y_c w_k w_c w_d w_h steps sum_phases tasks"
+)
+
+
+@jit.specialise
+def sum_phase_tiles() -> Callable[..., None]:
+    """Images x groups x rows of dx x tiles of a row x blocks of channels, dealt to tasks in equal runs."""
+
+    def sum_phase_tiles(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, PHASES_ARGUMENTS)[0]
+        of_d = carray(pointer(a.of_d), a.depth, ROW_TAPS)
+        of_h = carray(pointer(a.of_h), a.height, ROW_TAPS)
+        total = a.images * a.groups * a.depth * a.height * a.tiles * a.blocks
+        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            block, tile = item % a.blocks, item // a.blocks % a.tiles
+            row = item // (a.blocks * a.tiles)
+            h, d = row % a.height, row // a.height % a.depth
+            image = row // (a.height * a.depth)
+            group, n = image % a.groups, image // a.groups
+            place = tile * a.span + a.first
+            channel = group * a.channels + block * a.tile_channels
+            done = tile * a.span * a.ways
+            count = min(a.width - done, a.span * a.ways)
+            taps_d, taps_h = of_d[d], of_h[h]
+            x = n * a.x_n + group * a.filters * a.x_c + taps_d.row * a.x_d + taps_h.row * a.x_h + place
+            w = group * a.filters * a.w_k + block * a.tile_channels * a.w_c
+            w += taps_d.tap * a.w_d + taps_h.tap * a.w_h
+            y = a.y + (n * a.y_n + channel * a.y_c + (d * a.height + h) * a.width + done) * a.size
+            call(
+                a.sum_phases,
+                (
+                    a.x + x * a.size, a.w + w * a.size, y, a.bias + channel * a.size, a.relu, count, a.steps,
+                    taps_d.count, taps_h.count, place, a.inner_first, a.inner_end,
+                ),
+            )  # fmt: skip
+            finish_panel(a, y, count, a.tile_channels, a.y_c, 1)
+
+    return sum_phase_tiles
+
+
+# --- plan ------------------------------------------------------------------------------------
+
+
+class DirectPhasesPlan(KernelPlan):
+    finishes = strided_batch = reads_filter = True
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm):
+        p = problem.as_3d
+        cut, size, lanes, tasks = _cut(p), p.itemsize, simd.lanes(p.itemsize), plan_threads()
+        volume, plane, row = math.prod(p.kernel), math.prod(p.kernel[1:]), p.kernel[2]
+        out, out_plane, out_row = math.prod(p.spatial_out), math.prod(p.spatial_out[1:]), p.spatial_out[2]
+        channels, pixels = p.w_shape[1], math.prod(p.spatial)
+        steps_d, steps_h = (
+            (d // math.gcd(s, d), s // math.gcd(s, d)) for s, d in zip(p.stride, p.dilation[:2], strict=False)
+        )
+        steps = np.zeros(1, TILE_STEPS)
+        steps[0] = (
+            -steps_d[0] * out_plane, -steps_h[0] * out_row, out, steps_d[1] * plane, steps_h[1] * row,
+            channels * volume, volume, pixels, p.dilation[2], p.gemm_n, cut.displacements, cut.front, row,
+            out_row,
+        )  # fmt: skip
+        span = cut.vectors * lanes
+        values: dict[str, int | np.ndarray] = {
+            "size": size, "images": p.N, "groups": p.groups, "channels": channels, "filters": p.gemm_n,
+            "depth": p.spatial[0], "height": p.spatial[1], "width": p.spatial[2], "ways": p.stride[2],
+            "span": span, "tiles": cut.tiles, "tile_channels": cut.channels,
+            "blocks": channels // cut.channels, "of_d": _row_taps(p, 0), "of_h": _row_taps(p, 1),
+            "first": cut.first, "inner_first": (cut.displacements - 1) * p.dilation[2],
+            "inner_end": out_row - span + 1,
+            "x_n": p.K * out, "x_c": out, "x_d": out_plane, "x_h": out_row, "y_n": p.C * pixels,
+            "y_c": pixels, "w_k": channels * volume, "w_c": volume, "w_d": plane, "w_h": row,
+            "steps": steps, "tasks": tasks,
+            "sum_phases": sum_phases(size, lanes, p.stride[2], cut.channels, cut.vectors),
+        }  # fmt: skip
+        super().__init__(problem, algorithm, PHASES_ARGUMENTS, values, [(sum_phase_tiles(), tasks)], 0)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        return w.copy()
+
+
+# --- the figures for the selector --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DirectPhases(Algorithm):
+    family: ClassVar[str] = "cpu.direct"
+    directions: ClassVar[tuple[str, ...]] = ("backward_data",)
+
+    @property
+    def variant(self) -> str:
+        return "phases"
+
+    def why_not(self, problem: ConvProblem) -> str | None:
+        if reason := super().why_not(problem):
+            return reason
+        if problem.layout != "channels_first":
+            return "takes vectors along rows of channels_first maps"
+        if problem.stride[-1] > most_ways():
+            return f"takes strides of up to {most_ways()} along rows, not {problem.stride[-1]}"
+        if problem.stride[-1] > 1 < problem.dilation[-1]:
+            return "takes no stride and dilation along rows at once"
+        return None
+
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        p = problem.as_3d
+        seconds = _cycles(p, _cut(p)) / machine.paced_cycles
+        if not worth_sharing(p):
+            seconds *= machine.threads
+        moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
+        return CALL + machine.launch + max(seconds, moved)
+
+    def least(self, problem: ConvProblem, machine: Machine) -> float:
+        if problem.is_empty:
+            return 0.0
+        return CALL + machine.launch + problem.flops / machine.peak(problem.dtype)
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        return 1e-9  # it is copied
+
+    def error_bound(self, problem: ConvProblem) -> float:
+        return error_of_sums(problem)
+
+    def plan(self, problem: ConvProblem) -> Plan:
+        return DirectPhasesPlan(problem, self)
+
+
+ALGORITHMS = (DirectPhases(),)

@@ -1,0 +1,21 @@
+"""The kernels of phases of a stride: those that sum them in registers, and those that interleave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from convalgos.cpu.backward import interleave, phase_tiles
+from convalgos.cpu.vectors import simd
+
+Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
+
+
+def phase_kernels(size: int) -> Iterator[Compiled]:
+    """Of elements of so many bytes; 0: of whole pixels."""
+    lanes = simd.lanes(size) if size else 0
+    for ways in (0, *range(2, interleave.most_ways(size) + 1)):
+        yield interleave.interleave_rows, (size, lanes, ways)
+    if size > 2:
+        for ways in range(1, phase_tiles.most_ways() + 1):
+            for tile in phase_tiles.tiles_of(ways):
+                yield phase_tiles.sum_phases, (size, lanes, ways, *tile)
