@@ -104,6 +104,16 @@ def test_filters_that_kernels_read_as_they_are_change_without_python(rng, monkey
         np.testing.assert_array_equal(of_w(x, w, dy), expected)
 
 
+def test_a_filter_in_another_order_is_never_read_as_it_is(rng):
+    """Kernels that read filters as they are get those of `jax.lax` in our order, in kept calls, too."""
+    x, w = integers(rng, 3, 2, 6), integers(rng, 2, 2, 5)
+    compiled = jax.jit(lambda x, w: cj.conv_general_dilated(x, w, (1,), [(1, 0)], lhs_dilation=(2,)))
+    for step in range(8):
+        filter = w + step // 4
+        expected = lax.conv_general_dilated(x + step, filter, (1,), [(1, 0)], lhs_dilation=(2,))
+        np.testing.assert_array_equal(compiled(x + step, filter), expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_types_and_layouts(rng, dtype, layout):

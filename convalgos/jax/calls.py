@@ -120,7 +120,7 @@ class Served:
             run = plan.bind(x, w, y, None, self.call.activation)
             run.run()
             if run.w_places:
-                self._keep(run, b"", b"")
+                self._keep(run, None, b"")
             return
         seen = self._seen
         if not _same(w, seen.w) or self.call.problem.direction == "backward_weights":  # whose second is dy
@@ -162,8 +162,8 @@ class Served:
         run = plan.bind(x, seen.prepared, y, bias, self.call.activation)
         return run if self._keep(run, seen.w, seen.bias) else None
 
-    def _keep(self, run: BoundRun, w: bytes, bias: bytes) -> bool:
-        """Let programs repeat a run; False where its arrays must stay where they are."""
+    def _keep(self, run: BoundRun, w: bytes | None, bias: bytes) -> bool:
+        """Let programs repeat a run, with w as None for any filter; False where its arrays must stay."""
         if not run.x_places or not run.y_places:
             return False
         _slots().keep(self.number, run, w, bias)

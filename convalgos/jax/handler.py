@@ -226,13 +226,13 @@ class Slots:
         self._kept[number] = slot, None
         self._fill(max(64, 4 << len(self._kept).bit_length()))
 
-    def keep(self, number: int, run: BoundRun, w: bytes, bias: bytes) -> None:
-        """Let a slot hold a run, for just this filter and bias; for any filter where it is told of those."""
+    def keep(self, number: int, run: BoundRun, w: bytes | None, bias: bytes) -> None:
+        """Let a slot hold a run, for just this filter and bias; with None for any filter, by `w_places`."""
         slot, _ = self._kept[number]
         launches = run.launches or ()
         table = jit.launch_table(launches)
-        rows = np.array([*run.x_places, *run.y_places, *run.w_places], PLACE)
-        w = b"" if run.w_places else w
+        rows = np.array([*run.x_places, *run.y_places, *(run.w_places if w is None else ())], PLACE)
+        w = b"" if w is None else w
         pool, threads = jit.pool_of_launch(True)
         content = np.frombuffer(w, np.uint8), np.frombuffer(bias, np.uint8)
         values = (
