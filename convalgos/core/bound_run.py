@@ -23,17 +23,17 @@ class Launch(NamedTuple):
     alone: bool = False  # all tasks by the calling thread, as others would take longer to come
 
 
-class Place(NamedTuple):
+class AddressWord(NamedTuple):
     """A word that kernels read as the address of an array, or of a part that begins so many bytes on."""
 
     word: int  # its address
     offset: int
 
 
-def places(array: np.ndarray, words: Iterable[int]) -> tuple[Place, ...]:
+def address_words(array: np.ndarray, words: Iterable[int]) -> tuple[AddressWord, ...]:
     """Those of an array whose parts words hold the addresses of."""
     begin = array.ctypes.data
-    return tuple(Place(word, ctypes.c_int64.from_address(word).value - begin) for word in words)
+    return tuple(AddressWord(word, ctypes.c_int64.from_address(word).value - begin) for word in words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +49,9 @@ class BoundRun:
     call: Callable[[], Any]
     launches: tuple[Launch, ...] | None = None
     kept: tuple[Any, ...] = ()  # what must live as long
-    x_places: tuple[Place, ...] = ()
-    y_places: tuple[Place, ...] = ()
-    w_places: tuple[Place, ...] = ()
+    x_places: tuple[AddressWord, ...] = ()
+    y_places: tuple[AddressWord, ...] = ()
+    w_places: tuple[AddressWord, ...] = ()
 
     def run(self) -> None:
         self.call()

@@ -26,7 +26,13 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.backward.phase_tiles import FEW_SHUFFLES, TILE_STEPS, most_ways, sum_phases, tiles_of
+from convalgos.cpu.backward.phase_tiles import (
+    FEW_SHUFFLES,
+    TILE_STEPS,
+    most_ways,
+    phase_tile_sizes,
+    sum_phases,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments, fields
@@ -65,7 +71,7 @@ def _cut(p: ConvProblem) -> Cut:
     vectors_of_row = -(-p.spatial[2] // (stride * simd.lanes(p.itemsize)))
     cuts = [
         Cut(channels, vectors, -(-vectors_of_row // vectors), displacements, front, first)
-        for channels, vectors in tiles_of(stride)
+        for channels, vectors in phase_tile_sizes(stride)
         if p.w_shape[1] % channels == 0
     ]
     return min(cuts, key=lambda cut: _cycles(p, cut))

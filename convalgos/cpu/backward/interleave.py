@@ -90,11 +90,11 @@ def interleave_kernel(problem: ConvProblem) -> int:
 def woven(problem: ConvProblem) -> int:
     """Phases along a row that are brought together in vectors; 0 where their units go one by one."""
     stride = problem.stride[-1]
-    most = most_ways(problem.itemsize)
+    most = most_woven(problem.itemsize)
     return stride if problem.layout == "channels_first" and 1 < stride <= most else 0
 
 
-def most_ways(itemsize: int) -> int:
+def most_woven(itemsize: int) -> int:
     """Phases that are brought together in vectors, at most; of whole pixels (0 bytes) none."""
     return {0: 0, 2: 2}.get(itemsize, 16)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.by_forward import ByForward
-from convalgos.core.bound_run import BoundRun, Launch, places
+from convalgos.core.bound_run import BoundRun, Launch, address_words
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
@@ -124,7 +124,14 @@ class SlicedPlan(BoundParts):
         launch = Launch(run_slices(), workspace.record.ctypes.data, self.tasks, not self._parallel)
         x_words, y_words = workspace.words()
         return jit.bound_run(
-            (launch,), self, x, w, y, workspace, x_places=places(x, x_words), y_places=places(y, y_words)
+            (launch,),
+            self,
+            x,
+            w,
+            y,
+            workspace,
+            x_places=address_words(x, x_words),
+            y_places=address_words(y, y_words),
         )
 
     def _parts(self, x: np.ndarray) -> list[np.ndarray]:

@@ -29,7 +29,7 @@ FEW_SHUFFLES = 6  # of a vector, with which phases are interleaved; from so many
 TILE_STEPS = fields("x_d x_h x_k w_d w_h w_k w_c y_c near filters displacements front taps limit")
 
 
-def tiles_of(ways: int) -> Iterator[tuple[int, int]]:
+def phase_tile_sizes(ways: int) -> Iterator[tuple[int, int]]:
     """(channels, vectors) of the tiles that there are for a stride."""
     most = SUMS[vector_bytes()] // ways
     for channels in (1, MOST_CHANNELS):
@@ -97,22 +97,9 @@ def phase_tile(
         with v.unless_negative(v.isub(s.displacements, 2)):
             add_some(line, tap, v.isub(s.displacements, 1))
 
-    low, to = v.lower_bound(relu), v.pointer(y)
+    low = v.lower_bound(relu)
     lines = [_pieces(v, [[v.fmax(total.value, low) for total in p] for p in channel]) for channel in sums]
-    with v.choose(v.isub(count, WAYS * VECTORS * v.lanes)) as (whole, part):
-        with whole:  # masks would make the stores slower
-            for c, pieces in enumerate(lines):
-                for piece in pieces:
-                    m, place = piece.of, v.iadd(v.imul(s.y_c, c), piece.at)
-                    if piece is pieces[-1] and piece.own < m.lanes:
-                        m.store_masked(piece.value, to, place, m.first_lanes(piece.own))
-                    else:
-                        m.store(piece.value, to, place)
-        with part:
-            for c, pieces in enumerate(lines):
-                for piece in pieces:
-                    inside = piece.of.mask(v.imin(v.isub(count, piece.at), piece.own))
-                    piece.of.store_masked(piece.value, to, v.iadd(v.imul(s.y_c, c), piece.at), inside)
+    _store(v, lines, v.pointer(y), s.y_c, count, WAYS * VECTORS * v.lanes)
 
 
 class Piece(NamedTuple):
@@ -135,6 +122,26 @@ def _pieces(v: simd.Vec, phases: Sequence[Sequence[Any]]) -> list[Piece]:
     narrow, nothing = simd.Vec(v.b, width, v.size), [v.zero()] * (width - ways)
     columns = [column for rows in by_vector for column in transpose_few(v, [*rows, *nothing])]
     return [Piece(narrow, i * ways, column, ways) for i, column in enumerate(columns)]
+
+
+def _store(
+    v: simd.Vec, lines: Sequence[Sequence[Piece]], to: Any, y_c: Any, count: Any, elements: int
+) -> None:
+    """Store the first `count` of the `elements` of each channel's line."""
+    with v.choose(v.isub(count, elements)) as (whole, part):
+        with whole:  # masks would make the stores slower
+            for c, pieces in enumerate(lines):
+                for piece in pieces:
+                    m, place = piece.of, v.iadd(v.imul(y_c, c), piece.at)
+                    if piece is pieces[-1] and piece.own < m.lanes:
+                        m.store_masked(piece.value, to, place, m.first_lanes(piece.own))
+                    else:
+                        m.store(piece.value, to, place)
+        with part:
+            for c, pieces in enumerate(lines):
+                for piece in pieces:
+                    inside = piece.of.mask(v.imin(v.isub(count, piece.at), piece.own))
+                    piece.of.store_masked(piece.value, to, v.iadd(v.imul(y_c, c), piece.at), inside)
 
 
 def _offset(v: simd.Vec, *parts: tuple[Any, Any]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import is_whole
-from convalgos.core.bound_run import BoundRun, checked_scratch, places
+from convalgos.core.bound_run import BoundRun, address_words, checked_scratch
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, PreparedFilter
@@ -132,9 +132,17 @@ class PhasesPlan(BoundParts):
         if workspace.interleaving is not None:
             last, y_words = workspace.interleaving.bind(bias, activation, y)
             launches.append(last)
-            y_places = places(y, y_words)
+            y_places = address_words(y, y_words)
         return jit.bound_run(
-            tuple(launches), self, x, w, y, workspace, runs, x_places=places(x, x_words), y_places=y_places
+            tuple(launches),
+            self,
+            x,
+            w,
+            y,
+            workspace,
+            runs,
+            x_places=address_words(x, x_words),
+            y_places=y_places,
         )
 
     def _biases(self, bias: np.ndarray | None) -> np.ndarray | None:

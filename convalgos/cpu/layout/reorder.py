@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from convalgos.core.bound_run import BoundRun, Launch, check_bound, image_step, places
+from convalgos.core.bound_run import BoundRun, Launch, address_words, check_bound, image_step
 from convalgos.core.layouts import BLOCKS, PLAIN, array_shape, channels_together
 from convalgos.core.machine import Machine
 from convalgos.core.problem import Shape
@@ -143,7 +143,9 @@ class Reorder:
         for field, value in zip(("x", "y"), (x, y), strict=True):
             record[field], record[f"{field}_n"] = value.ctypes.data, image_step(value)
         launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
-        x_places, y_places = (places(a, [record[name].ctypes.data]) for name, a in (("x", x), ("y", y)))
+        x_places, y_places = (
+            address_words(a, [record[name].ctypes.data]) for name, a in (("x", x), ("y", y))
+        )
         return jit.bound_run((launch,), x, y, record, x_places=x_places, y_places=y_places)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.bound_run import BoundRun, Launch, Place
+from convalgos.core.bound_run import AddressWord, BoundRun, Launch
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import guarded, let_forks_in
 from convalgos.core.setting import thread_count
@@ -143,8 +143,8 @@ def launch_all(table: int, count: int) -> None:
 
 
 def bound_run(
-    launches: tuple[Launch, ...], *kept: Any, x_places: tuple[Place, ...] = (),
-    y_places: tuple[Place, ...] = (), w_places: tuple[Place, ...] = (),
+    launches: tuple[Launch, ...], *kept: Any, x_places: tuple[AddressWord, ...] = (),
+    y_places: tuple[AddressWord, ...] = (), w_places: tuple[AddressWord, ...] = (),
 ) -> BoundRun:  # fmt: skip
     """A run that is these launches; `kept` holds their records and all that these point to."""
     return BoundRun(_Launched(launches), launches, kept, x_places, y_places, w_places)

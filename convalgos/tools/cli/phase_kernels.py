@@ -13,9 +13,9 @@ Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.sp
 def phase_kernels(size: int) -> Iterator[Compiled]:
     """Of elements of so many bytes; 0: of whole pixels."""
     lanes = simd.lanes(size) if size else 0
-    for ways in (0, *range(2, interleave.most_ways(size) + 1)):
+    for ways in (0, *range(2, interleave.most_woven(size) + 1)):
         yield interleave.interleave_rows, (size, lanes, ways)
     if size > 2:
         for ways in range(1, phase_tiles.most_ways() + 1):
-            for tile in phase_tiles.tiles_of(ways):
+            for tile in phase_tiles.phase_tile_sizes(ways):
                 yield phase_tiles.sum_phases, (size, lanes, ways, *tile)
