@@ -45,7 +45,7 @@ IS_METADATA, EXECUTE, SCALAR = 1, 3, 3
 # an error that this could not even return
 TABLE = np.dtype([(name, np.int64) for name in ["rows", "minor", "function", "failed"]])
 # A run that is kept, for the filter and the bias that have these bytes, or for any where these are none.
-# `free` is 1 while no thread is at it; `places` are rows of `core.bound_run.AddressWord`, of x, in the rows from
+# `free` is 1 while no thread is at it; `places` are rows of `bound_run.AddressWord`, of x, in the rows from
 # `x_count` on of y, and from `y_end` on of the filter. `run` goes through the table of the launches.
 FIELDS = "free w w_bytes bias bias_bytes places x_count y_end place_count table count run launch pool threads"
 SLOT = np.dtype([(name, np.int64) for name in FIELDS.split()])

@@ -298,9 +298,7 @@ class KernelPlan(CompiledPass, Plan):
             launches.append(after.launch)
         kept = self, x, w, y, residual, target, workspace, records, after
         begins = [self._address(record) for record in records]
-        of_x, of_y, of_w = (
-            tuple(AddressWord(begin + at, 0) for begin in begins) for at in (X_AT, Y_AT, W_AT)
-        )
+        of_x, of_y, of_w = (tuple(AddressWord(b + at, 0) for b in begins) for at in (X_AT, Y_AT, W_AT))
         if target is not y or residual is not None or after is not None:  # other words tell where y lies, too
             of_y = ()
         of_w = of_w if self.reads_filter else ()
