@@ -62,7 +62,8 @@ def __getattr__(name: str) -> Any:
     if name == "binary":
         return import_module("convalgos.api.binary")
     if name in ("avg_pool", "avg_pool_backward", "max_pool", "max_pool_backward"):
-        return getattr(import_module("convalgos.api.pooling"), name)
+        found = globals()[name] = getattr(import_module("convalgos.api.pooling"), name)
+        return found  # next time without a look at what is imported, which takes a microsecond
     if name == "filter_pattern":
         return import_module("convalgos.api.known_filters").filter_pattern
     if name == "prune":

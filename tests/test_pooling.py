@@ -105,6 +105,15 @@ def test_is_its_definition(seed):
     check(random_problem(seed))
 
 
+@pytest.mark.parametrize(("kernel", "stride"), [((3, 3), 2), ((2, 4), (1, 2)), ((2, 2), 2), ((4, 3), (5, 1))])
+def test_wide_maps(kernel, stride):
+    """Bands of rows whose windows reach into the next one, and places that are read where they are given."""
+    first, last = PLAIN
+    for layout, reduction in ((first, "max"), (last, "max"), (first, "mean")):
+        of = {"stride": stride, "padding": 1, "reduction": reduction, "layout": layout}
+        check(PoolProblem.of((1, 19, 40, 70), kernel, **of))
+
+
 @pytest.mark.parametrize("reduction", ["max", "mean"])
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 def test_a_window_may_reach_beyond_a_smaller_map(layout, reduction):

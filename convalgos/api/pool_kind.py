@@ -1,4 +1,7 @@
-"""What a call of `pooling` asks for of windows, apart from the array that they lie over."""
+"""What a call of `pooling` asks for of windows, and the plans of it over arrays of one shape.
+
+Planning takes longer than the pooling of a small map, so all is found again by what callers write.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from convalgos.core.arguments import is_sequence, shown
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.pool_problem import PoolProblem
+from convalgos.core.setting import Setting, setting
+from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
+from convalgos.cpu.pooling.maxima_plan import MaximaPlan
+from convalgos.cpu.pooling.plan import PoolPlan
 
 
 class PoolKind(NamedTuple):
@@ -23,8 +31,37 @@ class PoolKind(NamedTuple):
 
     def problem(self, shape: tuple[int, ...], layout: str, dtype: str) -> PoolProblem:
         """The problem of an x of a logical shape (N, C, *spatial); kept for the next call."""
+        return self.planned(shape, layout, dtype).problem
+
+    def planned(self, shape: tuple[int, ...], layout: str, dtype: str) -> PlannedPool:
+        """The same problem with its plans, for as many threads as there are now."""
+        try:
+            return _planned(self, shape, layout, dtype, setting())
+        except TypeError:
+            pass  # an argument without a hash, or one that is refused
         hashable = self._replace(**{n: _tuples(v) for n, v in self._asdict().items()})
-        return _problem(hashable, shape, layout, dtype)
+        return _planned(hashable, shape, layout, dtype, setting())
+
+
+class PlannedPool:
+    """A problem of pooling and its plans on the CPU, each made when it is first asked for."""
+
+    def __init__(self, problem: PoolProblem):
+        self.problem, self.y_shape = problem, problem.y_shape
+        self.y_laid = problem.laid(problem.y_shape)
+
+    @cached_attribute
+    def pool(self) -> PoolPlan:
+        return PoolPlan(self.problem)
+
+    @cached_attribute
+    def maxima(self) -> MaximaPlan:
+        return MaximaPlan(self.problem)
+
+    @cached_attribute
+    def gradient(self) -> GradientPlan | None:
+        """None where that has no kernels for the windows."""
+        return GradientPlan(self.problem) if has_gradient_plan(self.problem) else None
 
 
 def _tuples(value: Any) -> Any:
@@ -34,10 +71,13 @@ def _tuples(value: Any) -> Any:
     return value if isinstance(value, Hashable) else shown(value)
 
 
-@lru_cache(256)
-def _problem(kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: str) -> PoolProblem:
-    return PoolProblem.of(
+@lru_cache(512)
+def _planned(
+    kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: str, made_for: Setting
+) -> PlannedPool:
+    problem = PoolProblem.of(
         shape, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
         ceil_mode=kind.ceil_mode, reduction=kind.reduction, count_padding=kind.count_padding, layout=layout,
         dtype=dtype,
     )  # fmt: skip
+    return PlannedPool(problem)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from convalgos.api import pooling_gpu
 from convalgos.api.gradients import conv_backward_data
-from convalgos.api.pool_kind import PoolKind
+from convalgos.api.pool_kind import PlannedPool, PoolKind
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
+from convalgos.core.element_types import name_of_dtype
 from convalgos.core.errors import missing
-from convalgos.core.pool_problem import PoolProblem
-from convalgos.core.setting import Setting, setting
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
-from convalgos.cpu.pooling.gradient_plan import GradientPlan, gathers
-from convalgos.cpu.pooling.maxima_plan import MaximaPlan
-from convalgos.cpu.pooling.plan import PoolPlan
 
 
 @overload
@@ -80,9 +75,9 @@ def max_pool(
     y = _pooled(view, kind, x, out)
     if not return_indices:
         return y
-    problem = view.problem(kind)
-    places = np.empty(problem.laid(problem.y_shape), np.int32)
-    _maxima_plan(problem, setting()).find(view.array, places)
+    planned = view.planned(kind)
+    places = np.empty(planned.y_laid, np.int32)
+    planned.maxima.find(view.array, places)
     return y, like(view.as_given(places).astype(np.int64), x)
 
 
@@ -134,8 +129,8 @@ def max_pool_backward(
     Args:
         dy: of the shape of y.
         x, kernel, stride, padding, dilation, ceil_mode, layout: those of the forward pass.
-        indices: of `max_pool(..., return_indices=True)`, int64; else they are found again. A GPU finds them
-            in any case.
+        indices: of `max_pool(..., return_indices=True)`, int64. They are not needed: maxima are found again
+            where that is faster than to read where they lie, and on a GPU in any case.
         out: array for dx.
 
     Returns:
@@ -151,22 +146,22 @@ def max_pool_backward(
     if device_of(x) != "cpu":
         return pooling_gpu.max_gradient(dy, x, kind, layout, out)
     view = _view("x", x, layout)
-    problem = view.problem(kind)
+    planned = view.planned(kind)
     if view.array.dtype.kind in "iu":
         raise TypeError(f"x has dtype {view.array.dtype}, which has no gradient; give floating-point numbers")
-    given = view.in_its_order(_checked("dy", dy, view.as_given_shape(problem.y_shape), view.array.dtype))
+    given = view.in_its_order(_checked("dy", dy, view.as_given_shape(planned.y_shape), view.array.dtype))
     places = None
     if indices is not None:
-        known = _checked("indices", indices, view.as_given_shape(problem.y_shape), np.dtype(np.int64))
+        known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
     dx = _gradient_array(view, view.array.shape, out, given, view.array)
     if not (dx.size and given.size):
         dx.fill(0)
-    elif gathers(problem):
-        _gradient_plan(problem, setting()).run(given, dx, view.array, places)
+    elif planned.gradient is not None:
+        planned.gradient.run(given, dx, view.array, places)
     else:
-        _maxima_plan(problem, setting()).gradient(view.array, given, dx)
+        planned.maxima.gradient(view.array, given, dx)
     return _delivered(view.as_given(dx), dy, out)
 
 
@@ -195,23 +190,21 @@ def avg_pool_backward(
         >>> ca.avg_pool_backward(np.float32([[[10, 20]]]), (1, 1, 4), 2)
         array([[[ 5.,  5., 10., 10.]]], dtype=float32)
     """
+    kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
     if device_of(dy) != "cpu":
-        kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
         return pooling_gpu.mean_gradient(dy, x_shape, kind, layout, out)
     arguments.one_of("layout", layout, arguments.LAYOUTS)
     given = as_numpy("dy", dy)
     last = layout == "channels_last"
     shape = arguments.shape("x_shape", x_shape)
     logical = (shape[0], shape[-1], *shape[1:-1]) if last and len(shape) > 1 else shape
-    problem = PoolProblem.of(
-        logical, kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
-        reduction="mean", count_padding=count_padding, layout=layout, dtype=given.dtype.name,
-    )  # fmt: skip
-    given = _checked("dy", dy, problem.laid(problem.y_shape), given.dtype)
-    if given.size and math.prod(shape) and gathers(problem) and missing("llvmlite") is None:
+    planned = kind.planned(logical, layout, name_of_dtype(given.dtype))
+    problem = planned.problem
+    given = _checked("dy", dy, planned.y_laid, given.dtype)
+    if given.size and math.prod(shape) and missing("llvmlite") is None and planned.gradient is not None:
         laid = as_laid(given)
         dx = _gradient_array(_View(laid, layout, layout), shape, out, laid)
-        _gradient_plan(problem, setting()).run(laid, dx)
+        planned.gradient.run(laid, dx)
         return _delivered(dx, dy, out)
     shares = given.astype(_wide(given.dtype))
     for dim, windows in enumerate(problem.windows):
@@ -259,30 +252,23 @@ class _View(NamedTuple):
             return array
         return np.moveaxis(array, 1, -1) if self.memory == "channels_last" else np.moveaxis(array, -1, 1)
 
+    def shape_as_given(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """`as_given` of a shape."""
+        if self.memory == self.layout:
+            return shape
+        if self.memory == "channels_last":
+            return (shape[0], shape[-1], *shape[1:-1])
+        return (shape[0], *shape[2:], shape[1])
+
     def as_given_shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
         """A shape (N, C, *spatial) in the layout of the call."""
         return logical if self.layout == "channels_first" else (logical[0], *logical[2:], logical[1])
 
-    def problem(self, kind: PoolKind) -> PoolProblem:
+    def planned(self, kind: PoolKind) -> PlannedPool:
         """Windows over it."""
         shape = self.array.shape
         logical = shape if self.memory == "channels_first" else (shape[0], shape[-1], *shape[1:-1])
-        return kind.problem(logical, self.memory, self.array.dtype.name)
-
-
-@lru_cache(256)
-def _pool_plan(problem: PoolProblem, made_for: Setting) -> PoolPlan:
-    return PoolPlan(problem)
-
-
-@lru_cache(256)
-def _gradient_plan(problem: PoolProblem, made_for: Setting) -> GradientPlan:
-    return GradientPlan(problem)
-
-
-@lru_cache(256)
-def _maxima_plan(problem: PoolProblem, made_for: Setting) -> MaximaPlan:
-    return MaximaPlan(problem)
+        return kind.planned(logical, self.memory, name_of_dtype(self.array.dtype))
 
 
 def _view(name: str, array: Any, layout: str) -> _View:
@@ -302,26 +288,26 @@ def _view(name: str, array: Any, layout: str) -> _View:
 
 
 def _pooled(view: _View, kind: PoolKind, given: Any, out: Any) -> Any:
-    problem = view.problem(kind)
+    planned = view.planned(kind)
     if out is not None:
-        target = _checked("out", out, view.as_given_shape(problem.y_shape), view.array.dtype)
+        target = _checked("out", out, view.as_given_shape(planned.y_shape), view.array.dtype)
         turned = view.in_its_order(target)
         if is_laid(turned.flags) and target.dtype.isnative and not np.may_share_memory(target, view.array):
-            _pool_plan(problem, setting()).run(view.array, turned)
+            planned.pool.run(view.array, turned)
             return out
-    y = np.empty(problem.laid(problem.y_shape), view.array.dtype)
-    _pool_plan(problem, setting()).run(view.array, y)
+    y = np.empty(planned.y_laid, view.array.dtype)
+    planned.pool.run(view.array, y)
     return _delivered(view.as_given(y), given, out)
 
 
-def _gradient_array(view: _View, shape: Sequence[int], out: Any, *read: np.ndarray) -> np.ndarray:
+def _gradient_array(view: _View, shape: tuple[int, ...], out: Any, *read: np.ndarray) -> np.ndarray:
     """dx of a shape in the order of a view's memory, not written yet: `out` where that lies so."""
-    dx = np.empty(shape, view.array.dtype)
-    if out is None:
-        return dx
-    target = view.in_its_order(_checked("out", out, view.as_given(dx).shape, dx.dtype))
-    apart = not any(np.may_share_memory(target, array) for array in read)
-    return target if is_laid(target.flags) and target.dtype.isnative and apart else dx
+    if out is not None:
+        target = view.in_its_order(_checked("out", out, view.shape_as_given(shape), view.array.dtype))
+        apart = not any(np.may_share_memory(target, array) for array in read)
+        if is_laid(target.flags) and target.dtype.isnative and apart:
+            return target
+    return np.empty(shape, view.array.dtype)
 
 
 def _delivered(result: np.ndarray, given: Any, out: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of windows that are gathered: bands of rows, and which windows meet what of x."""
+"""Gradients of windows, fixed to kernels of the CPU: in vectors of channels or of planes."""
 
 from __future__ import annotations
 
@@ -8,49 +8,46 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import PLAIN
-from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.core.pool_problem import PoolProblem
+from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.elements import MAX, MEAN
-from convalgos.cpu.pooling.gathered_gradients import (
-    GATHER_FIELDS,
-    GRADIENT_BAND,
-    MEETING,
-    WINDOW_ROW,
-    gradient_channels_first,
-    gradient_channels_last,
-)
-from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
-from convalgos.cpu.pooling.reductions import COLUMN, SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.places_plan import PlacesPlan, gathers_places
+from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
-from convalgos.cpu.pooling.tables import in_three, window_counts
-from convalgos.cpu.runtime import half, jit
-from convalgos.cpu.runtime.threads import THREAD_UNITS
+from convalgos.cpu.pooling.scattered_gradients import SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
+from convalgos.cpu.pooling.tables import gradient_bands, in_three, window_counts
+from convalgos.cpu.runtime import half
 
-MOST_TAPS = 5  # of a row, up to which kernels of channels first are written out
+MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
+MOST_WRITTEN = 9  # taps of a window up to which it is code without loops
 BLOCK_VECTORS = 4  # of channels that a unit of work takes
-SCRATCH = 1 << 16  # bytes of a band: a part of L2, and little more than L1
-FEWEST = 4  # times the rows of a window: of dx in a band, as windows over its ends are looked at twice
 
 
-def gathers(problem: PoolProblem) -> bool:
-    """Whether these kernels take the windows of a problem: of planes, without dilation."""
-    depth, _, width = in_three(problem)
+def has_gradient_plan(problem: PoolProblem) -> bool:
+    """Whether these kernels take the windows of a problem: of one row or plane, without dilation."""
+    depth, height, width = in_three(problem)
     if problem.layout not in PLAIN or depth.size != 1 or any(d != 1 for d in problem.dilation):
         return False
     if math.prod(problem.x_shape[2:]) > MOST_ELEMENTS:
         return False
-    return problem.layout == "channels_last" or (width.stride <= SPLIT_STRIDE and width.kernel <= MOST_TAPS)
+    apart = height.kernel <= height.stride and width.kernel <= width.stride
+    return problem.layout == "channels_last" or apart or height.kernel * width.kernel <= MOST_TAPS
 
 
 class GradientPlan:
-    """dx of dy, fixed to kernels of the CPU, where `gathers`."""
+    """dx of dy, fixed to kernels of the CPU, where `has_gradient_plan`."""
 
     def __init__(self, problem: PoolProblem):
-        self._elements = of = Computed(problem)
+        self._problem = problem
+        # what brings planes into vectors does not convert
+        of = Computed(problem, gradient=True, converts=problem.layout == "channels_last")
+        self._widens = of.widens
         values, kernel = _values(problem, of.kinds)
         tasks = of.tasks(values["planes"] * values["blocks"] * values["bands"])
-        self._runs = KernelRuns(GATHER_FIELDS, values | of.sizes, kernel, tasks)
+        self._runs = KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks)
         self._compute = np.dtype(np.float64 if of.kinds[0] == 8 else np.float32)
 
     def run(
@@ -60,17 +57,22 @@ class GradientPlan:
 
         Args:
             x: of a maximum.
-            places: int64, of its maxima, where they are known.
+            places: int64, of its maxima, where they are known; they are found again where that is faster.
         """
-        given: dict[str, np.ndarray | int] = {"given": 0 if places is None else places}
-        if x is not None:
-            given["x"] = widened(x) if self._elements.widens else x
-        if dx.dtype == self._compute:
-            self._runs.launch(y=dy, dx=dx, **given)
-            return
-        wide = np.empty(dx.shape, np.float32)
-        self._runs.launch(y=widened(dy), dx=wide, **given)
-        half.convert(wide, dx)
+        wide = dx if dx.dtype == self._compute else np.empty(dx.shape, np.float32)
+        given = dy if dx.dtype == self._compute else widened(dy)
+        if places is not None and self._of_places is not None:
+            self._of_places.run(given, wide, places)
+        elif x is None:
+            self._runs.launch(y=given, dx=wide)
+        else:
+            self._runs.launch(x=widened(x) if self._widens else x, y=given, dx=wide)
+        if wide is not dx:
+            half.convert(wide, dx)
+
+    @cached_attribute
+    def _of_places(self) -> PlacesPlan | None:
+        return PlacesPlan(self._problem) if gathers_places(self._problem) else None
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str, Any], int]:
@@ -78,76 +80,38 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str
     size, lanes, _ = kinds
     n, channels = problem.x_shape[:2]
     depth, height, width = in_three(problem)
-    last = problem.layout == "channels_last"
-    pixel = channels if last else 1
+    planar = problem.layout == "channels_first"
+    vectors = n * channels if planar else channels  # elements that lie in the lanes
+    block = lanes if planar else min(channels, BLOCK_VECTORS * lanes)
+    planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (lanes if planar else channels)
     outputs, rows_out = len(width.first), len(height.first)
-    block = min(channels, BLOCK_VECTORS * lanes) if last else 1
-    planes, blocks = (n, -(-channels // block)) if last else (n * channels, 1)
-    groups = -(-(width.size + width.before) // width.stride)
-    whole = -(-max(outputs, groups) // lanes) * lanes
-    # an over-long line: vectors are read and written behind its end
-    reach = width.stride * (whole + lanes) + width.kernel + UNROLLED * lanes
-    line = -(-max(reach, width.before + width.size + UNROLLED * lanes) // lanes) * lanes
-    output_line = whole + 2 * lanes
-    if last:
-        row_bytes = outputs * block * max(size, INDEX) / height.stride
-    else:
-        row_bytes = line * size + output_line * (INDEX + size) / height.stride
-    bands = _bands(height, row_bytes, planes * blocks)
-    most_out = int((bands["outputs_end"] - bands["outputs"]).max())
-    most_in = int((bands["end"] - bands["first"]).max()) + 2 * height.kernel
-    scratch = most_out * outputs * block * max(size, INDEX)
-    if not last:
-        scratch = most_out * output_line * (INDEX + size) + (most_in + 2) * line * size
+    row_bytes = (2 * width.size + outputs / height.stride) * lanes * size if planar else 1
+    bands = gradient_bands(height, row_bytes, planes * blocks)
     windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
     windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps
     columns = np.zeros(outputs, COLUMN)
     columns["first"], columns["taps"] = width.first, width.taps
-    first = np.zeros(whole, np.int32)
-    first[:outputs] = width.first
-    end = (outputs - 1) * width.stride + width.kernel - width.before
-    values = {
-        "planes": planes, "blocks": blocks, "channels": channels, "block_channels": block,
+    inside = np.flatnonzero(width.taps == width.kernel)
+    inner, inner_end = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+    each = 1 if planar else channels
+    values: dict[str, Any] = {
+        "planes": planes, "blocks": blocks, "channels": vectors, "block_channels": block,
         "bands": len(bands), "band_table": bands, "row_table": windows, "windows": columns,
-        "columns": width.size, "first_columns": first, "before": width.before,
-        "after": max(0, end - width.size), "outputs": outputs, "line": line, "output_line": output_line,
-        "lead": lanes, "groups": groups, "inputs": np.concatenate([_meeting(height), _meeting(width)]),
-        "x_plane": height.size * width.size * pixel, "x_pixel": pixel,
-        "y_plane": rows_out * outputs * pixel, "y_row": outputs * pixel, "y_pixel": pixel,
-        "scratch_bytes": whole_lines(scratch), **window_counts(depth, height, width, kinds),
+        "columns": width.size, "outputs": outputs, "inner": inner, "inner_end": inner_end,
+        "rows_out": rows_out, "x_pixel": pixel, "y_pixel": pixel,
+        "x_plane": height.size * width.size * each, "y_plane": rows_out * outputs * each,
+        **window_counts(depth, height, width, kinds),
     }  # fmt: skip
+    if planar:
+        last = windows[np.maximum(bands["outputs"], bands["outputs_end"] - 1)]
+        rows_under = last["x"] + last["rows"] - windows["x"][bands["outputs"]]
+        rows_in = int(max(rows_under.max(), (bands["end"] - bands["first"]).max()))
+        most_out = int((bands["outputs_end"] - bands["outputs"]).max())
+        pixels = 2 * (rows_in * width.size + lanes) + most_out * outputs + lanes
+        values |= {
+            "rows_in": rows_in, "scratch_bytes": whole_lines(pixels * lanes * size),
+            "gather": gather(size, lanes), "place": place(size, lanes),
+        }  # fmt: skip
     reduction = MEAN if problem.reduction == "mean" else MAX
-    if last:
-        return values, gradient_channels_last(*kinds, reduction)
-    return values, gradient_channels_first(*kinds, reduction, width.stride, width.kernel)
-
-
-def _meeting(windows: PoolWindows) -> np.ndarray:
-    """`MEETING` of each element of x."""
-    at = np.arange(windows.size) + windows.before
-    first = np.maximum(0, -((windows.kernel - 1 - at) // windows.stride))
-    end = np.minimum(len(windows.first), at // windows.stride + 1)
-    found = np.zeros(windows.size, MEETING)
-    found["first"], found["count"] = np.minimum(first, end), np.maximum(0, end - first)
-    return found
-
-
-def _bands(height: PoolWindows, row_bytes: float, units: int) -> np.ndarray:
-    """`GRADIENT_BAND`: as few as scratch allows, and some for each thread.
-
-    Args:
-        row_bytes: of scratch, for a row of dx.
-        units: of work that there are in each band.
-    """
-    wanted = -(-THREAD_UNITS * jit.thread_count() // units)
-    rows = min(int(SCRATCH // row_bytes), -(-height.size // wanted))
-    count = -(-height.size // min(height.size, max(rows, FEWEST * height.kernel)))
-    ends = [height.size * i // count for i in range(count + 1)]
-    met = _meeting(height)
-    table = np.zeros(count, GRADIENT_BAND)
-    table["first"], table["end"] = ends[:-1], ends[1:]
-    for band in table:
-        inside = met[band["first"] : band["end"]]
-        band["outputs"] = inside["first"].min()
-        band["outputs_end"] = (inside["first"] + inside["count"]).max()
-    return table
+    rows, taps = (height.kernel, width.kernel) if height.kernel * width.kernel <= MOST_WRITTEN else (0, 0)
+    return values, scatter_gradient(*kinds, reduction, planar, problem.tiles, rows, taps)

@@ -16,6 +16,8 @@ from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
+GRADIENT_PASSES = 4  # of so many forward passes a gradient takes the time, little of it waiting for memory
+
 
 class Computed:
     """What the elements of a problem are computed in.
@@ -23,16 +25,19 @@ class Computed:
     `widens`: whether its 16-bit floats are converted as whole arrays, as this processor cannot convert them
     in registers. `kinds`: the first three parameters of the kernels. `sizes`: of an element in
     scratch, and in x.
+
+    Args:
+        converts: whether the kernels convert floats of 16 bits where this processor can.
     """
 
-    def __init__(self, problem: PoolProblem):
+    def __init__(self, problem: PoolProblem, gradient: bool = False, converts: bool = True):
         form = FORMS[problem.dtype]
-        self.widens = not can_convert(form)
+        self.widens = not can_convert(form) or (problem.itemsize == 2 and not converts)
         size = {1: 1, 8: 8}.get(problem.itemsize, 4)
         self.kinds = size, simd.lanes(size), FORMS["float32"] if self.widens else form
         self.sizes = {"size": size, "stored": size if self.widens else problem.itemsize}
         moved = (math.prod(problem.x_shape) + math.prod(problem.y_shape)) * problem.itemsize
-        self._parallel = moved / BYTES > SMALL
+        self._parallel = (GRADIENT_PASSES if gradient else 1) * moved / BYTES > SMALL
 
     def tasks(self, units: int) -> int:
         """Among how many threads so many units of work are shared."""

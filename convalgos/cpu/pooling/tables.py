@@ -7,6 +7,15 @@ import numpy as np
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.pooling.drivers import COLUMN_BLOCK, ROW
 from convalgos.cpu.pooling.reductions import COLUMN
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.runtime.threads import THREAD_UNITS
+
+# The rows of dx from `first` to `end`, and the rows of outputs whose windows meet them.
+GRADIENT_BAND = fields("first end outputs outputs_end")
+MEETING = fields("first count")  # windows that meet a row of x
+BAND_SCRATCH = 1 << 16  # bytes of a band: a part of L2, and little more than L1
+FEWEST = 4  # times the rows of a window: of dx in a band, as windows over its ends are looked at twice
 
 _ONE = np.ones(1, np.int64)
 POINT = PoolWindows(1, 1, 1, 0, 1, np.zeros(1, np.int64), _ONE, _ONE)  # of a dimension that is not there
@@ -64,3 +73,34 @@ def window_counts(
         "row_counts": np.outer(depth.divisor, height.divisor).astype(compute),
         "counts": np.resize(counts, len(counts) + lanes),  # read in whole vectors
     }
+
+
+def meeting(windows: PoolWindows) -> np.ndarray:
+    """`MEETING` of each element of x."""
+    at = np.arange(windows.size) + windows.before
+    first = np.maximum(0, -((windows.kernel - 1 - at) // windows.stride))
+    end = np.minimum(len(windows.first), at // windows.stride + 1)
+    found = np.zeros(windows.size, MEETING)
+    found["first"], found["count"] = np.minimum(first, end), np.maximum(0, end - first)
+    return found
+
+
+def gradient_bands(height: PoolWindows, row_bytes: float, units: int) -> np.ndarray:
+    """`GRADIENT_BAND`: as few as scratch allows, and some for each thread.
+
+    Args:
+        row_bytes: of scratch, for a row of dx.
+        units: of work that there are in each band.
+    """
+    wanted = -(-THREAD_UNITS * jit.thread_count() // units)
+    rows = min(int(BAND_SCRATCH // row_bytes), -(-height.size // wanted))
+    count = -(-height.size // min(height.size, max(rows, FEWEST * height.kernel)))
+    ends = [height.size * i // count for i in range(count + 1)]
+    met = meeting(height)
+    table = np.zeros(count, GRADIENT_BAND)
+    table["first"], table["end"] = ends[:-1], ends[1:]
+    for band in table:
+        inside = met[band["first"] : band["end"]]
+        band["outputs"] = inside["first"].min()
+        band["outputs_end"] = (inside["first"] + inside["count"]).max()
+    return table
