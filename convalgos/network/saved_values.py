@@ -149,7 +149,8 @@ def _plain_step(step: Step, arrays: Arrays) -> dict[str, Any]:
             runs = getattr(region, "library", kind)
             raise Unsupported(
                 f"step {step.name!r} cannot be stored: {runs} runs it, and there is no form of its programs "
-                "that is read without executing what the file has"
+                "that is read without executing what the file has; write the model to ONNX "
+                "(torch.onnx.export), read that by convalgos.network.from_onnx, and save it"
             )
         model = np.frombuffer(region.model().SerializeToString(), np.uint8)
         return {
