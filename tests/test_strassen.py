@@ -24,6 +24,7 @@ LAYERS = [
     "n2 c33 h5 w7 k70 r1 s1",  # zeros in a block of channels, whole parts of them, and filters of none
     "n1 c50 h3 w3 k20 r1 s1 channels_last float64",  # parts of pixels that overlap, some wholly
     "n3 c40 w61 k45 s1 channels_last",
+    "n2 c33 h9 w8 k70 r1 s1 stride2,3 channels_last",  # rows that end amid a block of pixels
 ]
 OWN = blocked_layout(simd.lanes(4))
 
@@ -56,18 +57,21 @@ def test_the_steps_sum_the_product_of_all_parts(side):
 
 
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("text", [*LAYERS, f"n2 c33 h5 w7 k70 r1 s1 {OWN}"])
+@pytest.mark.parametrize(
+    "text", [*LAYERS, *(f"n2 c33 h9 w7 k70 r1 s1 {more}{OWN}" for more in ("", "stride2 "))]
+)
 def test_awkward_layers(text, side):
     check(Strassen(side), ConvProblem.parse(text))
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("changed", [{"blocks": 3}, {"parts": 2}, {"vectors": 2}], ids=str)
-@pytest.mark.parametrize("layout", ["channels_first", "channels_last", OWN])
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last", OWN, f"stride2 {OWN}"])
 def test_integers_are_exact_in_every_cut(side, changed, layout, monkeypatch):
     """And in two passes over the channels."""
     monkeypatch.setattr(strassen_cut, "PASS", 1e-9)
-    plain = ConvProblem.parse("n2 c150 h5 w9 k90 r1 s1")
+    *stride, layout = layout.split()
+    plain = ConvProblem.parse(" ".join(["n2 c150 h9 w9 k90 r1 s1", *stride]))
     problem = plain.replace(layout=layout)
     cut = cut_of(problem, side, **changed)
     assert cut.passes > 1
@@ -121,5 +125,6 @@ def test_the_least_is_no_more_than_the_cost():
     drawn, machine = random.Random(0), nominal(2)
     for _ in range(200):
         n, c, h, k = (drawn.randint(2, most) for most in (9, 900, 60, 900))
-        problem = ConvProblem.parse(f"n{n} c{c} h{h} w{h} k{k} r1 s1")
+        more = drawn.choice(("", "", f" stride2 {OWN}"))
+        problem = ConvProblem.parse(f"n{n} c{c} h{h} w{h} k{k} r1 s1{more}")
         assert all(a.least(problem, machine) <= a.cost(problem, machine) for a in ALGORITHMS), problem

@@ -22,7 +22,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import packed_blocking
-from convalgos.cpu.gemm.strassen_cut import least_cycles, strassen_cut
+from convalgos.cpu.gemm.strassen_cut import least_cycles, strassen_cut, takes_stride
 from convalgos.cpu.gemm.strassen_plan import StrassenPlan
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import plan_threads
@@ -54,22 +54,25 @@ class Strassen(Algorithm):
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        if not problem.is_plain_product or problem.groups > 1:
-            return "multiplies matrices: 1x1 kernels without stride, padding or groups only"
+        if not problem.is_pointwise or problem.groups > 1 or set(problem.padding) != {(0, 0)}:
+            return "multiplies matrices: 1x1 kernels without padding or groups only"
+        if not problem.is_plain_product and not takes_stride(problem):
+            return "takes a stride in planes whose pixels have their channels next to each other only"
         if not problem.is_empty and self._too_few(problem):
             return (
-                f"cuts the pixels of a map in {self.side} parts, and there are {math.prod(problem.spatial)}"
+                f"cuts the pixels of a map in {self.side} parts, and there are "
+                f"{math.prod(problem.spatial_out)}"
             )
         return None
 
     def _too_few(self, problem: ConvProblem) -> bool:
-        return math.prod(problem.spatial) < self.side
+        return math.prod(problem.spatial_out) < self.side
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         return self._seconds(strassen_cut(problem, self.side)[0], problem, machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
-        if not problem.is_plain_product or problem.groups > 1 or problem.is_empty or self._too_few(problem):
+        if problem.is_empty or not problem.is_pointwise or problem.groups > 1 or self._too_few(problem):
             return math.inf
         return self._seconds(least_cycles(problem, self.side), problem, machine)
 

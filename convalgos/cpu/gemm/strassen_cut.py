@@ -37,6 +37,7 @@ CYCLES = {
     "packed": 0.784,  # a vector of x, or of operands, which is written and read,
     "stored": 4.44,  # a vector of y,
     "turned": 2.69,  # and where pixels are neighbours in it;
+    "strided": 2.0,  # a vector of x that lies a stride from the next one, and is copied;
     "far": 0.092,  # a byte of x from memory,
     "filter": 0.0062,  # of filters,
     "spilled": 0.0118,  # and of what does not fit L2, again for each panel
@@ -135,8 +136,8 @@ class StrassenCut:
 
     @property
     def turned_bytes(self) -> int:
-        """Of a block of channels of all pixels, vectors of channels; 0 where x has these."""
-        if self.problem.layout != "channels_first":
+        """Of a block of channels of all pixels, vectors of channels; 0 where x has these as neighbours."""
+        if self.problem.layout != "channels_first" and self.problem.is_plain_product:
             return 0
         return (-(-self.image // self.blocks) + self.lanes) * vector_bytes()
 
@@ -166,6 +167,11 @@ class StrassenCut:
 def _loads_hide() -> bool:
     """Whether products take longer than the loads of a tile of one vector of filters."""
     return profiles.nominal(1).pace < SLOW_PACE
+
+
+def takes_stride(problem: ConvProblem) -> bool:
+    """Whether the channels of a pixel are neighbours in x, and its pixels lie in a plane."""
+    return problem.layout != "channels_first" and bool(problem.as_3d.spatial_out[0] == 1)
 
 
 def most_rows(vectors: int) -> int:
@@ -220,7 +226,8 @@ def item_work(cut: StrassenCut) -> dict[str, float]:
     rows = cut.pixels * cut.vectors
     operands = cut.products * cut.operand_bytes
     stored = panels * cut.side**2 * rows  # vectors
-    far = p.x_bytes + p.y_bytes > FAR * cache_sizes()[2]
+    x_bytes = p.N * p.C * cut.image * p.itemsize
+    far = x_bytes + p.y_bytes > FAR * cache_sizes()[2]
     return {
         "product": passes * cut.products * cut.depth * cut.lanes * rows,
         "step": passes * cut.products * cut.tiles,
@@ -228,7 +235,8 @@ def item_work(cut: StrassenCut) -> dict[str, float]:
         "packed": (cut.side**2 + 2 * cut.products) * cut.section * cut.pixels,
         "stored": stored,
         "turned": stored if p.y_layout == "channels_first" else 0,
-        "far": p.x_bytes / (p.N * cut.blocks) if far else 0,
+        "strided": 0 if p.is_plain_product else cut.side**2 * cut.section * cut.pixels,
+        "far": x_bytes / (p.N * cut.blocks) if far else 0,
         "filter": passes * cut.pass_bytes,
         "spilled": panels * max(0, operands + 2 * cut.pass_bytes - cache_sizes()[1]),
     }
@@ -247,7 +255,7 @@ def least_cycles(problem: ConvProblem, side: int) -> float:
     """A lower bound of the cycles of the best cut: all pixels in full tiles, and all from the caches."""
     p, lanes = problem, simd.lanes(problem.itemsize)
     products = strassen_scheme.product_count(side)
-    pixels: float = p.N * math.prod(p.spatial) / (side * plan_threads())  # of a part
+    pixels: float = p.N * math.prod(p.spatial_out) / (side * plan_threads())  # of a part
     blocks, panels = -(-p.C // (lanes * side)), -(-p.K // (lanes * side))  # of channels, of single vectors
     return pixels * (
         CYCLES["product"] * panels * products * blocks * lanes

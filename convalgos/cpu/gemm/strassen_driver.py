@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from convalgos.cpu.gemm.strassen_scheme import STEP
-from convalgos.cpu.gemm.strassen_tiles import SOURCE
+from convalgos.cpu.gemm.strassen_tiles import SOURCE, copy_pixels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import arguments
@@ -14,10 +14,11 @@ from convalgos.cpu.vectors import transpose
 from convalgos.cpu.vectors.simd import call, carray, fetch_bytes, pointer
 
 STRASSEN_ARGUMENTS = arguments(
-    "size lanes side images image channels filters x_n x_block x_pixel y_n y_k y_pixel blocks parts panels "
-    "pixels tiles rows whole_tiles vectors passes depth section pass_bytes operand_bytes tile_bytes "
-    "sums_bytes held turned_bytes sources_at starts_at places_at turned_at packed_at sums_at partial_at "
-    "way_at scratch_stride tasks steps step_count zeros pack sum_whole sum_less add in_planes store "
+    "size lanes side images image channels filters x_n x_block x_pixel x_row wide strided y_n y_k y_pixel "
+    "blocks parts panels pixels tiles rows whole_tiles vectors passes depth section pass_bytes "
+    "operand_bytes tile_bytes sums_bytes held turned_bytes sources_at starts_at places_at turned_at "
+    "packed_at sums_at partial_at way_at scratch_stride tasks steps step_count zeros pack sum_whole "
+    "sum_less add in_planes store "
     "unlimited limits adds"
 )
 
@@ -69,21 +70,44 @@ def pack_block(
         for k in range(a.side):
             number = k * a.section + block
             channels = min(LANES, a.channels - number * LANES)
-            x = a.x + (n * a.x_n + number * a.x_block + first * a.x_pixel) * SIZE
+            x = a.x + (n * a.x_n + number * a.x_block) * SIZE
+            turned = scratch + a.turned_at + k * a.turned_bytes
+            if a.strided and channels > 0:
+                copy_strided(SIZE, LANES, a, x, first, count, channels, turned)
+            x += first * a.x_pixel * SIZE
             sources[k].pixels, sources[k].step, sources[k].channels = x, a.x_pixel * SIZE, channels
             if channels <= 0:
                 sources[k].pixels, sources[k].step, sources[k].channels = a.zeros, 0, LANES
             elif a.turned_bytes:
-                turned = scratch + a.turned_at + k * a.turned_bytes
-                for pixel in range(0, count, LANES):
-                    transpose.load_square(
-                        SIZE, LANES, x + pixel * SIZE, a.image, channels, min(LANES, count - pixel),
-                        turned + pixel * LANES * SIZE, LANES,
-                    )  # fmt: skip
+                if not a.strided:
+                    for pixel in range(0, count, LANES):
+                        transpose.load_square(
+                            SIZE, LANES, x + pixel * SIZE, a.image, channels, min(LANES, count - pixel),
+                            turned + pixel * LANES * SIZE, LANES,
+                        )  # fmt: skip
                 sources[k].pixels, sources[k].step, sources[k].channels = turned, LANES * SIZE, LANES
         packed = scratch + a.packed_at + block * a.pixels * LANES * SIZE
         tables, starting = scratch + a.sources_at, scratch + a.starts_at
         call(a.pack, (tables, starting, a.pixels, packed, a.operand_bytes, a.x_block * SIZE))
+
+
+@jit.helper
+def copy_strided(
+    SIZE: int, LANES: int, a: Any, x: int, first: int, count: int, channels: int, target: int
+) -> None:
+    """A block of channels of the pixels from `first` on, that lie a stride apart, next to each other.
+
+    x: address of the block of the first pixel of the image.
+    """
+    done = 0
+    while done < count:
+        row, column = (first + done) // a.wide, (first + done) % a.wide
+        run = min(count - done, a.wide - column)
+        copy_pixels(
+            SIZE, LANES, x + (row * a.x_row + column * a.x_pixel) * SIZE, a.x_pixel, run, channels,
+            a.x_block, target + done * LANES * SIZE,
+        )  # fmt: skip
+        done += run
 
 
 @jit.helper

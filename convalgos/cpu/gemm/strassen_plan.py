@@ -31,7 +31,7 @@ class StrassenPlan(RegisterFinish):
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: StrassenCut):
         p, tasks = cut.problem, plan_threads()
         size, lanes, side = p.itemsize, cut.lanes, cut.side
-        x_n, x_c, *_, x_pixel = map_strides(p.layout, p.C, p.spatial)
+        x_n, x_c, _, x_row, x_pixel = map_strides(p.layout, p.C, p.spatial)
         y_n, y_k, *_, y_pixel = map_strides(p.y_layout, p.K, p.spatial_out)
         self._in_planes = p.y_layout == "channels_first"
         self.adds_first = not self._in_planes
@@ -40,8 +40,10 @@ class StrassenPlan(RegisterFinish):
         steps = steps_of_parts(side)
         values: dict[str, int | np.ndarray] = {
             "size": size, "lanes": lanes, "side": side, "images": p.N, "image": cut.image, "channels": p.C,
-            "filters": p.K, "x_n": x_n, "x_block": lanes * x_c, "x_pixel": x_pixel, "y_n": y_n, "y_k": y_k,
-            "y_pixel": y_pixel, "blocks": cut.blocks, "parts": cut.parts, "panels": cut.panels,
+            "filters": p.K, "x_n": x_n, "x_block": lanes * x_c, "x_pixel": p.stride[2] * x_pixel,
+            "x_row": p.stride[1] * x_row, "wide": p.spatial_out[2], "strided": int(not p.is_plain_product),
+            "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel, "blocks": cut.blocks, "parts": cut.parts,
+            "panels": cut.panels,
             "pixels": cut.pixels, "tiles": cut.tiles, "rows": cut.rows, "whole_tiles": cut.whole_tiles,
             "vectors": cut.vectors, "passes": cut.passes, "depth": cut.depth, "section": cut.section,
             "pass_bytes": cut.pass_bytes, "operand_bytes": cut.operand_bytes, "tile_bytes": cut.tile_bytes,
