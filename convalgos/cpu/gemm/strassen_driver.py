@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from convalgos.cpu.gemm.strassen_scheme import STEP
-from convalgos.cpu.gemm.strassen_tiles import SOURCE, copy_pixels
+from convalgos.cpu.gemm.strassen_tiles import SOURCE
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors import transpose
-from convalgos.cpu.vectors.simd import call, carray, fetch_bytes, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, fetch_bytes, pointer
 
 STRASSEN_ARGUMENTS = arguments(
     "size lanes side images image channels filters x_n x_block x_pixel x_row wide strided y_n y_k y_pixel "
@@ -91,6 +91,21 @@ def pack_block(
         call(a.pack, (tables, starting, a.pixels, packed, a.operand_bytes, a.x_block * SIZE))
 
 
+@emitter
+def copy_apart(
+    v: Vec, x: Value, x_pixel: Value, pixels: Value, channels: Value, ahead: Value, target: Value
+) -> None:
+    """target[p][:] = x[p * x_pixel][:channels], and zeros behind; what lies `ahead` of x is asked for."""
+    source, to = v.pointer(x), v.pointer(target)
+    with v.choose(v.isub(channels, v.lanes)) as (whole, part):
+        for side, masked in ((whole, False), (part, True)):
+            with side, v.loop(pixels) as p:
+                pixel = v.at(source, v.imul(p, x_pixel))
+                v.prefetch(v.at(pixel, ahead))
+                value = v.load_masked(pixel, 0, v.mask(channels)) if masked else v.load(pixel)
+                v.store(value, to, v.imul(p, v.lanes))
+
+
 @jit.helper
 def copy_strided(
     SIZE: int, LANES: int, a: Any, x: int, first: int, count: int, channels: int, target: int
@@ -103,7 +118,7 @@ def copy_strided(
     while done < count:
         row, column = (first + done) // a.wide, (first + done) % a.wide
         run = min(count - done, a.wide - column)
-        copy_pixels(
+        copy_apart(
             SIZE, LANES, x + (row * a.x_row + column * a.x_pixel) * SIZE, a.x_pixel, run, channels,
             a.x_block, target + done * LANES * SIZE,
         )  # fmt: skip

@@ -105,21 +105,6 @@ def pack_sums(SIZE: int, LANES: int, SIDE: int, MASKED: int) -> jit.Kernel:
 
 
 @emitter
-def copy_pixels(
-    v: Vec, x: Value, x_pixel: Value, pixels: Value, channels: Value, ahead: Value, target: Value
-) -> None:
-    """target[p][:] = x[p * x_pixel][:channels], and zeros behind; what lies `ahead` of x is asked for."""
-    source, to = v.pointer(x), v.pointer(target)
-    with v.choose(v.isub(channels, v.lanes)) as (whole, part):
-        for side, masked in ((whole, False), (part, True)):
-            with side, v.loop(pixels) as p:
-                pixel = v.at(source, v.imul(p, x_pixel))
-                v.prefetch(v.at(pixel, ahead))
-                value = v.load_masked(pixel, 0, v.mask(channels)) if masked else v.load(pixel)
-                v.store(value, to, v.imul(p, v.lanes))
-
-
-@emitter
 def product_step(
     v: Vec, ROWS: int, VECTORS: int, x: Value, x_step: Value, blocks: Value, w: Value, ahead: Value,
     first: Value, started: Value, out: Value, out_with: Value, also: Value, also_with: Value,
