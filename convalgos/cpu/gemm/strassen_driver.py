@@ -73,7 +73,7 @@ def pack_block(
             x = a.x + (n * a.x_n + number * a.x_block) * SIZE
             turned = scratch + a.turned_at + k * a.turned_bytes
             if a.strided and channels > 0:
-                copy_strided(SIZE, LANES, a, x, first, count, channels, turned)
+                copy_strided_pixels(SIZE, LANES, a, x, first, count, channels, turned)
             x += first * a.x_pixel * SIZE
             sources[k].pixels, sources[k].step, sources[k].channels = x, a.x_pixel * SIZE, channels
             if channels <= 0:
@@ -107,7 +107,7 @@ def copy_apart(
 
 
 @jit.helper
-def copy_strided(
+def copy_strided_pixels(
     SIZE: int, LANES: int, a: Any, x: int, first: int, count: int, channels: int, target: int
 ) -> None:
     """A block of channels of the pixels from `first` on, that lie a stride apart, next to each other.
