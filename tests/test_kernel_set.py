@@ -110,7 +110,7 @@ def test_2000_random_problems_need_no_kernel_that_is_not_listed():
     assert len({(module, name) for module, *_, name in asked}) > 30
     widening = [row for row in asked if any(part[0] == "FORM" and part[1] for part in row)]  # maps of 16 bits
     assert len(widening) < 100
-    assert len(asked) - len(widening) < 1010  # of 80 factories; 1,568 where code depended on sizes
+    assert len(asked) - len(widening) < 1060  # of 80 factories; 1,568 where code depended on sizes
     for module, *parameters, name in asked:
         same = listed[module, name]
         values = {key: value for key, value in parameters if key in same[0]}  # those that its code depends on
@@ -206,10 +206,10 @@ def test_nothing_else_is_compiled():
 
 
 def test_the_set_is_small():
-    """Of a dtype: about 960 kernels, and those for the channels and filters of groups, in three layouts."""
+    """Of a dtype: about 1,180 kernels, and those for the channels and filters of groups, in three layouts."""
     usual, grouped = (len(kernel_set.kernels(["float32"], groups)) for groups in (False, True))
-    assert 400 < usual < 990
-    assert grouped < 2250
+    assert 400 < usual < 1200
+    assert grouped < 2460
     told = re.search(r"float32: (\d+) kernels", (Path(__file__).parents[1] / "docs/install.md").read_text())
     assert vector_bytes() < 64 or abs(usual - int(told[1])) < 50  # of AVX-512
     assert len(set(kernel_set.kernels())) == len(kernel_set.kernels())

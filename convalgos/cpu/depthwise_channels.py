@@ -53,7 +53,8 @@ from convalgos.cpu.dwconv.folded_maps import NO_FOLD, fold_map, fold_values, fol
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
-from convalgos.cpu.runtime.plan import CALL, KernelPlan, by_name
+from convalgos.cpu.runtime.plan import CALL, KernelPlan
+from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP

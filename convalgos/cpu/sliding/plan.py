@@ -9,8 +9,8 @@ import numpy as np
 from convalgos.core.allocator import ALIGNMENT, aligned_empty
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.runtime.record_launch import RecordLaunch
+from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.sliding.kernels import (
     FILL,

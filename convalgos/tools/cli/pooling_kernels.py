@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from convalgos.core.pool_problem import DTYPES
-from convalgos.cpu.pooling import blocks, drivers, gathered_gradients, maxima
+from convalgos.cpu.pooling import blocks, drivers, gathered_gradients, maxima, scattered_gradients
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
-from convalgos.cpu.pooling.gradient_plan import MOST_TAPS
+from convalgos.cpu.pooling.places_plan import MOST_TAPS
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
 from convalgos.cpu.vectors import simd
 
+WINDOWS = (1, 2), (1, 3), (2, 2), (3, 3), (0, 0)  # rows and columns whose gradients are listed; 0: of any
 ITEM_BYTES = {"float64": 8, "int8": 1, "uint8": 1}  # that are computed in; of all others 4
 
 
@@ -37,6 +38,8 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         for stride in range(SPLIT_STRIDE + 1):
             yield maxima.maxima_channels_first, (*kinds, stride)
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
-            yield gathered_gradients.gradient_channels_last, (*kinds, reduction)
+            for planes, tiles, window in product((False, True), (False, True), WINDOWS):
+                yield scattered_gradients.scatter_gradient, (*kinds, reduction, planes, tiles, *window)
+        if dtype in DTYPES["mean"]:
             for stride, taps in product(range(1, SPLIT_STRIDE + 1), range(1, MOST_TAPS + 1)):
-                yield gathered_gradients.gradient_channels_first, (*kinds, reduction, stride, taps)
+                yield gathered_gradients.gradient_of_places, (*kinds[:2], stride, taps)
