@@ -63,7 +63,7 @@ class LinePass:
         self._arrange(steps)
         self.record = np.array(list(f.values()))  # (fields,) int64
         names, tasks = line_drivers.FIELDS.names, f["tasks"]
-        self.run = RecordLaunch(self.kernel, self.record, names, tasks * f["scratch_bytes"], tasks)
+        self.run = RecordLaunch(self.kernel, self.record, names, tasks * f["scratch_bytes"], tasks, self.kept)
 
     def _arrange(self, steps: Sequence[LineStep]) -> None:
         """Set all that depends on how lines are dealt."""

@@ -91,7 +91,7 @@ class RowPass:
         line_at = whole_lines(8 * taps)
         scratch_bytes = line_at + whole_lines(chunk * size)
         weights, filling = by.weights.astype(dtype), np.full(chunk, fill, dtype)
-        self._kept = (*by, weights, filling)
+        kept = *by, weights, filling
         around = stream(size, lanes) if outgrows_caches(self.count * size, STREAMED_PLANES) else 0
         values = (
             0, 0, 0, scratch_bytes, tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
@@ -99,4 +99,4 @@ class RowPass:
             taps, filling.ctypes.data, sum_lines(FUSED, size, lanes), around, line_at,
         )  # fmt: skip
         record, names = np.array(values, np.int64), ROW_SUM_FIELDS.names
-        self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks)
+        self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks, kept)

@@ -227,8 +227,9 @@ class WindowPass:
         return packed.astype(self._dtype, copy=False), listed, np.array(bounds, self._dtype)
 
     def launch(self, packed: Array, exact: Array, bounds: Array) -> RecordLaunch:
-        """Of `packed` weights, which the caller keeps."""
+        """Of `packed` weights."""
         record, names = self._record.copy(), WINDOW_FIELDS.names or ()
         for name, array in (("w", packed), ("exact", exact), ("bounds", bounds)):
             record[names.index(name)] = array.ctypes.data
-        return RecordLaunch(self._kernel, record, names, self._scratch_bytes, self._tasks)
+        kept = *self._tables, packed, exact, bounds
+        return RecordLaunch(self._kernel, record, names, self._scratch_bytes, self._tasks, kept)

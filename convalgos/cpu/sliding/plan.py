@@ -135,7 +135,7 @@ class SlidingPlan:
         self._kernel = slide_windows(size, simd.lanes(size), stored, form, reduction)
         # (x, y) of whole arrays and without numbers, as `run` has them
         words, names = self._record.view(np.int64), SLIDE_FIELDS.names
-        self.launch = RecordLaunch(self._kernel, words, names, self.scratch_bytes, self._tasks)
+        self.launch = RecordLaunch(self._kernel, words, names, self.scratch_bytes, self._tasks, self._kept)
 
     @property
     def scratch_bytes(self) -> int:
