@@ -205,12 +205,11 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
-            for accumulate in (0, 1) if rows == most else (1,):
-                yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors, accumulate)
             for soon in (0, microkernel.PREFETCH_TAPS):
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
                 yield _kernel(row_panels.sum_pixels, size, lanes, rows, vectors, soon, halves.SAME)
             for accumulate in (0, 1):
+                yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors, accumulate)
                 yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors, accumulate)
     packed = {
         (v - narrow, rows)
