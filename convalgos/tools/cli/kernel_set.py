@@ -117,22 +117,18 @@ def kernels(
     Args:
         groups: with those of grouped layers, which are compiled for the channels and filters of a group.
     """
-    found = [_kernel(factory) for factory in _OF_ALL]
-    found.append(_kernel(indirect.multiply_indirectly, lowered_plan.PIECE_PIXELS))
+    found = [*map(_kernel, _OF_ALL), _kernel(indirect.multiply_indirectly, lowered_plan.PIECE_PIXELS)]
     found += [_kernel(factory, kind) for factory in _CONVERSIONS for kind in (0, 1)]
-    found += [_kernel(factory, *parameters) for factory, parameters in border_kernels()]
-    found += [_kernel(factory, *parameters) for factory, parameters in phase_kernels(0)]  # of whole pixels
+    others = *border_kernels(), *phase_kernels(0), *(binary_kernels() if "binary" in dtypes else ())
+    found += [_kernel(factory, *parameters) for factory, parameters in others]
     if "int8" in dtypes:  # and floats of 8 bits, which are widened
         found += [_kernel(array_calls.integer_call), *(_kernel(half.widen_bytes, kind) for kind in (0, 1))]
         found += [_kernel(factory, *parameters) for factory, parameters in integer_kernels()]
-        lanes = simd.lanes(residue_kernels.WORD)  # and longer integers
-        found += [_kernel(residue_kernels.residue_share, lanes, size) for size in (4, 8)]
-        for primes in range(1, len(residues.PRIMES) + 1):
-            found.append(_kernel(residue_kernels.garner_share, lanes, primes, 8))
-        for primes in residues.PRIMES_OF_BYTES:
-            found.append(_kernel(residue_kernels.garner_share, lanes, primes, 4))
-    if "binary" in dtypes:
-        found += [_kernel(factory, *parameters) for factory, parameters in binary_kernels()]
+        lanes = simd.lanes(residue_kernels.WORD)
+        found += [_kernel(residue_kernels.residue_share, lanes, size) for size in (4, 8)]  # longer integers
+        primes = [(n, 8) for n in range(1, len(residues.PRIMES) + 1)]
+        primes += [(n, 4) for n in residues.PRIMES_OF_BYTES]
+        found += [_kernel(residue_kernels.garner_share, lanes, *of) for of in primes]
     for of in (pooling_kernels, filter_kernels, sliding_kernels):
         found += [_kernel(factory, *parameters) for factory, parameters in of(dtypes)]
     for size in (BYTES[dtype] for dtype in dtypes if dtype in BYTES):
