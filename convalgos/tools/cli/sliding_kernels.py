@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from convalgos.cpu.sliding.kernels import MAXIMUM, MEAN, MINIMUM, WEIGHTED, slide_windows
+from convalgos.cpu.sliding.kernels import LINED, MAXIMUM, MEAN, MINIMUM, WEIGHTED, slide_windows
 from convalgos.cpu.sliding.plan import FORM_OF, sliding_bytes
 from convalgos.cpu.vectors import simd
 
@@ -18,7 +18,7 @@ def sliding_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
     for name in (kind for dtype in dtypes for kind in KINDS.get(dtype, ())):
         dtype = np.dtype(name)
         form = FORM_OF[dtype.kind]
-        for reduction in (MINIMUM, MAXIMUM, MEAN, *((WEIGHTED,) if dtype.kind == "f" else ())):
+        for reduction in (MINIMUM, MAXIMUM, MEAN, *((WEIGHTED, LINED) if dtype.kind == "f" else ())):
             for taps in (3, 999) if name == "u1" and reduction == MEAN else (3,):
                 size = sliding_bytes(dtype, reduction, (taps, taps))
                 yield slide_windows, (size, simd.lanes(size), dtype.itemsize, form, reduction)
