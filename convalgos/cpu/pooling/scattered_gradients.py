@@ -9,6 +9,7 @@ empty where maps are small, and take elements apart where windows are strided.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from convalgos.cpu.pooling.elements import MAX, PoolElements
 from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED
@@ -28,6 +29,24 @@ SCATTER_FIELDS = fields(
 WINDOW_ROW = fields("x rows")  # the first row of x under a row of outputs, and how many there are
 
 
+Visit = Callable[[Value, Value], None]  # (pixel from the first tap, number of the tap)
+
+
+def each_tap_of(
+    v: Vec, ROWS: int, TAPS: int, columns: Value, low: Value, high: Value, taps: Value, visit: Visit
+) -> None:
+    """Visit the taps of a window, in order: ROWS x TAPS, or where these are 0 `taps` of rows low to high."""
+    words = words_of(v)
+    if ROWS:
+        for r in range(ROWS):
+            for s in range(TAPS):
+                visit(v.iadd(v.imul(r, columns), s), words.const(r * TAPS + s))
+        return
+    with v.loop(v.isub(high, low)) as i, v.loop(taps) as s:
+        r = v.iadd(low, i)
+        visit(v.iadd(v.imul(r, columns), s), words.spread(v.iadd(v.imul(r, taps), s)))
+
+
 @simd.emitter
 def scatter_row(
     v: Vec, FORM: int, REDUCTION: int, FILLS: int, ROWS: int, TAPS: int, x: Value, dy: Value, dx: Value,
@@ -45,18 +64,7 @@ def scatter_row(
     """
     of, words = PoolElements(v, FORM, MAX), words_of(v)
     source, given, to = v.pointer(x), v.pointer(dy), v.pointer(dx)
-    infinity = v.const(float("inf"))
-
-    def each_tap(low: Value, high: Value, taps: Value, visit: Callable[[Value, Value], None]) -> None:
-        """visit(pixel from the first tap, number of the tap) in order."""
-        if ROWS:
-            for r in range(ROWS):
-                for s in range(TAPS):
-                    visit(v.iadd(v.imul(r, columns), s), words.const(r * TAPS + s))
-            return
-        with v.loop(v.isub(high, low)) as i, v.loop(taps) as s:
-            r = v.iadd(low, i)
-            visit(v.iadd(v.imul(r, columns), s), words.spread(v.iadd(v.imul(r, taps), s)))
+    infinity, each_tap = v.const(float("inf")), partial(each_tap_of, v, ROWS, TAPS, columns)
 
     def scatter(places: list[tuple[Value, Value, Value]], taps: Value, mask: Value = None) -> None:
         """Of vectors, each of (its first element of x, of dy, what a mean divides by)."""
@@ -127,6 +135,40 @@ def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) 
         loop_chunks(v, v, channels, UNROLLED, chunk)
 
 
+@jit.helper
+def scatter_band(
+    SIZE: int, LANES: int, FORM: int, REDUCTION: int, FILLS: int, ROWS: int, TAPS: int, args: int,
+    number: int, x: int, dy: int, dx: int, channels: int,
+) -> None:  # fmt: skip
+    """dx of all rows of windows of a band; x, dy, dx: of the first row of the map."""
+    a = carray(pointer(args), 1, SCATTER_FIELDS)[0]
+    band = carray(pointer(a.band_table), a.bands, GRADIENT_BAND)[number]
+    rows = carray(pointer(a.row_table), a.rows_out + 1, WINDOW_ROW)
+    row_elements = a.columns * a.x_pixel
+    for i in range(band.outputs, band.outputs_end):
+        row = rows[i]
+        low = max(0, band.first - row.x)
+        high = max(low, min(row.rows, band.end - row.x))
+        whole = ROWS and low == 0 and high == ROWS
+        inner = a.inner if whole else a.outputs
+        inner_end = a.inner_end if whole else a.outputs
+        from_ = x + row.x * row_elements * a.stored
+        to = dx + row.x * row_elements * SIZE
+        given = dy + i * a.outputs * a.y_pixel * SIZE
+        row_count = a.row_counts + i * SIZE
+        if whole:
+            scatter_row(
+                SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, from_, given, to, channels, a.windows, inner,
+                inner_end, row.rows, low, high, a.columns, a.x_pixel, a.y_pixel, a.counts, row_count,
+            )  # fmt: skip
+        for side in range(2):
+            scatter_row(
+                SIZE, LANES, FORM, REDUCTION, FILLS, 0, 0, from_, given, to, channels, a.windows,
+                inner_end if side else 0, a.outputs if side else inner, row.rows, low, high, a.columns,
+                a.x_pixel, a.y_pixel, a.counts, row_count,
+            )  # fmt: skip
+
+
 @jit.specialise
 def scatter_gradient(
     SIZE: int, LANES: int, FORM: int, REDUCTION: int, PLANES: int, FILLS: int, ROWS: int, TAPS: int
@@ -158,22 +200,13 @@ def scatter_gradient(
                 first = block * LANES
                 lanes = min(LANES, a.channels - first)
                 plane = first * a.x_plane
-                if REDUCTION == MAX and count > 0:
-                    call(
-                        a.gather,
-                        (
-                            a.x + (plane + begin * a.columns) * SIZE, a.x_plane, 1, lanes,
-                            (last.x + last.rows - begin) * a.columns, x_pixels,
-                        ),
-                    )  # fmt: skip
                 if count > 0:
-                    call(
-                        a.gather,
-                        (
-                            a.y + (first * a.y_plane + band.outputs * a.outputs) * SIZE, a.y_plane, 1, lanes,
-                            count * a.outputs, dy_pixels,
-                        ),
-                    )  # fmt: skip
+                    if REDUCTION == MAX:
+                        source = a.x + (plane + begin * a.columns) * SIZE
+                        pixels = (last.x + last.rows - begin) * a.columns
+                        call(a.gather, (source, a.x_plane, 1, lanes, pixels, x_pixels))
+                    source = a.y + (first * a.y_plane + band.outputs * a.outputs) * SIZE
+                    call(a.gather, (source, a.y_plane, 1, lanes, count * a.outputs, dy_pixels))
                 x = x_pixels - begin * row_elements * SIZE
                 dx = dx_pixels - band.first * row_elements * SIZE
                 dy = dy_pixels - band.outputs * a.outputs * LANES * SIZE
@@ -191,36 +224,11 @@ def scatter_gradient(
                         SIZE, LANES, dx + band.first * row_elements * SIZE, height * a.columns, a.x_pixel,
                         channels,
                     )  # fmt: skip
-            for i in range(band.outputs, band.outputs_end):
-                row = rows[i]
-                low = max(0, band.first - row.x)
-                high = max(low, min(row.rows, band.end - row.x))
-                whole = ROWS and low == 0 and high == ROWS
-                inner = a.inner if whole else a.outputs
-                inner_end = a.inner_end if whole else a.outputs
-                from_ = x + row.x * row_elements * a.stored
-                to = dx + row.x * row_elements * SIZE
-                given = dy + i * a.outputs * a.y_pixel * SIZE
-                row_count = a.row_counts + i * SIZE
-                if whole:
-                    scatter_row(
-                        SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, from_, given, to, channels,
-                        a.windows, inner, inner_end, row.rows, low, high, a.columns, a.x_pixel, a.y_pixel,
-                        a.counts, row_count,
-                    )  # fmt: skip
-                for side in range(2):
-                    scatter_row(
-                        SIZE, LANES, FORM, REDUCTION, FILLS, 0, 0, from_, given, to, channels, a.windows,
-                        inner_end if side else 0, a.outputs if side else inner, row.rows, low, high,
-                        a.columns, a.x_pixel, a.y_pixel, a.counts, row_count,
-                    )  # fmt: skip
+            scatter_band(
+                SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, args, unit % a.bands, x, dy, dx, channels
+            )  # fmt: skip
             if PLANES:
-                call(
-                    a.place,
-                    (
-                        dx_pixels, a.x_plane, 1, lanes, height * a.columns,
-                        a.dx + (plane + band.first * a.columns) * SIZE,
-                    ),
-                )  # fmt: skip
+                target = a.dx + (plane + band.first * a.columns) * SIZE
+                call(a.place, (dx_pixels, a.x_plane, 1, lanes, height * a.columns, target))
 
     return scatter_gradient
