@@ -93,7 +93,8 @@ def check(
     plain = not algorithm.spreads_nan and not (algorithm.patterns and not keeps_integers(problem.pattern))
     exact = kind == "integers" and plain  # sums of plain products, which fit
     bound = algorithm.error_bound(algorithm.computed(problem))
-    assert 0 < bound < 0.1, f"the error bound {bound} is no bound"
+    # The coarsest is that of Gaussians by recursions, 0.14 for folded borders in three dimensions.
+    assert 0 < bound < 0.25, f"the error bound {bound} is no bound"
 
     with poisoned():
         plan = plan or algorithm.serve(problem)
