@@ -17,7 +17,7 @@ from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, vector_bytes
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, vector_bytes, zero_bytes
 
 # Products added in one rounding, or rounded before they are added; or in one, and again, rounded, where that
 # decides which integer a sum is cut off to
@@ -176,10 +176,10 @@ def sum_windows(SIZE: int) -> jit.Kernel:
         taps = max(a.listed_count, a.rings * spanned)
         settled = scratch + taps * 8  # the table of taps that were summed by ROWS rows
         taps += a.listed_count if a.settle else 0
-        ring = scratch + (taps + a.along + 1) * 8
-        ring += -ring % 64
+        ring = scratch + (taps + a.along + 8) // 8 * 64
         before = ring + a.rings * a.ring_rows * a.pitch  # a row, before its filter along the row
         sums = before + a.before_bytes
+        zero_bytes(ring, sums - ring)  # read behind the ends of rows: denormal numbers take 100 times as long
         row_units = (a.rows + a.row_chunk - 1) // a.row_chunk
         column_units = (a.columns + a.width - 1) // a.width
         units = a.outer * row_units * column_units
