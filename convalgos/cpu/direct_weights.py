@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.weights_blocking import weights_blocking
+from convalgos.cpu.gemm.weights_units import Unit, is_in_place, place_in_dw, unit_at
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
@@ -58,13 +59,13 @@ DIRECT_WEIGHTS_ARGUMENTS = arguments(
     "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes "
     "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run "
-    "lanes copy_rows once in_place " + BORDER_FIELDS
+    "lanes copy_rows once in_place together unit_bytes " + BORDER_FIELDS
 )
 
 
 @jit.specialise
 def pack_run(SIZE: int, LANES: int) -> Callable[..., None]:
-    """packed[pixel][filter] = dy[filter][pixel], for a run of pixels; behind the last filter is anything."""
+    """packed[pixel][filter] = dy[filter][pixel], of a run of pixels; other lanes keep what they have."""
 
     def pack_run(dy: int, y_k: int, y_pixel: int, pixels: int, filters: int, packed: int, width: int) -> None:
         if y_pixel != 1:
@@ -119,40 +120,16 @@ def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int) -
     return add_panel
 
 
-class Unit(NamedTuple):
-    """A part of the pixels, a group, and a block of its rows and panels: what a task computes at a time."""
-
-    part: int
-    group: int
-    row: int
-    rows: int
-    panel: int
-    panels: int
-
-
-@jit.helper
-def unit_at(a: Any, item: int) -> Unit:
-    """Parts are outermost, blocks of panels innermost."""
-    panel_block = item % a.panel_blocks
-    row_block = item // a.panel_blocks % a.row_blocks
-    row = a.rows * row_block // a.row_blocks
-    panel = a.panels * panel_block // a.panel_blocks
-    return Unit(
-        item // (a.panel_blocks * a.row_blocks * a.groups),
-        item // (a.panel_blocks * a.row_blocks) % a.groups,
-        row, a.rows * (row_block + 1) // a.row_blocks - row,
-        panel, a.panels * (panel_block + 1) // a.panel_blocks - panel,
-    )  # fmt: skip
-
-
 @jit.specialise
 def sum_gradients() -> Callable[..., None]:
-    """Parts x groups x blocks of rows x blocks of panels, dealt to the tasks in equal runs. For each unit:
+    """Parts x groups x blocks of rows x blocks of panels, dealt to the tasks in equal runs. Of some units of
+    a part together, which is one where their inputs have nothing in common:
 
-    1. clear the sums of all its rows and panels, if they come from several blocks;
+    1. clear the sums of all their rows and panels, if they come from several blocks;
     2. for every block of pixels of the part
-       a. read x in place, or copy it with its zero border,
-       b. turn dy into a panel of filters, and add its products with x to the sums, panel by panel;
+       a. copy x with its zero border once, unless it is read in place,
+       b. of each unit, turn dy into a panel of filters, and add its products with x to the sums, panel by
+          panel;
     3. store the sums in dw, if they are not there yet.
     """
 
@@ -161,37 +138,59 @@ def sum_gradients() -> Callable[..., None]:
         block_x = a.scratch + task * a.scratch_stride
         packed = block_x + a.input_bytes
         sums = packed + a.packed_bytes
-        blocks, total = block_count(a), a.parts * a.groups * a.row_blocks * a.panel_blocks
-        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            unit = unit_at(a, item)
-            if not a.once:
-                zero_bytes(sums, unit.panels * a.sum_bytes)
-            for index in range(blocks * unit.part // a.parts, blocks * (unit.part + 1) // a.parts):
-                block = block_extent(a, index)
-                x = read_input(a, block, unit, block_x)
-                offsets = a.pixel_table + table_number(a, block) * a.table_length * 8
-                pixels = block.images * image_pixels(block)
-                for j in range(unit.panels):
-                    pack_panel(a, block, unit.group, unit.panel + j, packed)
-                    rows, to, width = a.row_table + unit.row * 8, sums + j * a.sum_bytes, a.panel
-                    if is_in_place(a, unit.panel + j):
-                        to, width = place_in_dw(a, unit, unit.panel + j), a.dw_row
-                    call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to, width))
-            store_sums(a, unit, sums)
+        blocks, of_part = block_count(a), a.groups * a.row_blocks * a.panel_blocks
+        first, end = a.parts * of_part * task // a.tasks, a.parts * of_part * (task + 1) // a.tasks
+        if a.filters % a.panel:  # old bytes behind the last filter may be denormal numbers, which take long
+            zero_bytes(packed, a.packed_bytes)
+        for part in range(first // of_part, (end + of_part - 1) // of_part):
+            part_end = min(end, (part + 1) * of_part)
+            for begin in range(max(first, part * of_part), part_end, a.together):
+                stop = min(begin + a.together, part_end)
+                if not a.once:
+                    zero_bytes(sums, (stop - begin) * a.unit_bytes)
+                for index in range(blocks * part // a.parts, blocks * (part + 1) // a.parts):
+                    add_block(a, block_extent(a, index), begin, stop, block_x, packed, sums)
+                for item in range(begin, stop):
+                    store_sums(a, unit_at(a, item), sums + (item - begin) * a.unit_bytes)
 
     return sum_gradients
 
 
 @jit.helper
-def read_input(a: Any, block: BlockExtent, unit: Unit, scratch: int) -> Any:
+def add_block(
+    a: Any, block: BlockExtent, begin: int, stop: int, block_x: int, packed: int, sums: int
+) -> None:
+    """The products of a block of pixels to the sums of the units from `begin` to `stop`."""
+    offsets = a.pixel_table + table_number(a, block) * a.table_length * 8
+    pixels = block.images * image_pixels(block)
+    for item in range(begin, stop):
+        unit = unit_at(a, item)
+        if a.copied and item == begin:
+            copy_input(a, block, unit, block_x)
+        x, of_unit = input_at(a, block, unit, block_x), sums + (item - begin) * a.unit_bytes
+        for j in range(unit.panels):
+            pack_panel(a, block, unit.group, unit.panel + j, packed)
+            rows, to, width = a.row_table + unit.row * 8, of_unit + j * a.sum_bytes, a.panel
+            if is_in_place(a, unit.panel + j):
+                to, width = place_in_dw(a, unit, unit.panel + j), a.dw_row
+            call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to, width))
+
+
+@jit.helper
+def copy_input(a: Any, block: BlockExtent, unit: Unit, scratch: int) -> None:
+    """The channels of a block that the rows of a unit read, or in channels_last all of them."""
+    first = 0 if a.last else unit.row // a.taps
+    end = (unit.row + unit.rows - 1) // a.taps + 1
+    channel = 0 if a.last else unit.group * a.channels + first
+    x = a.x + (block.n * a.x_n + channel * a.x_c) * a.size
+    copy_block_images(a, block, x, scratch, 1 if a.last else end - first)
+
+
+@jit.helper
+def input_at(a: Any, block: BlockExtent, unit: Unit, scratch: int) -> Any:
     """The address of the input of a block at the first channel of a group, as the rows count channels."""
     if a.copied:
-        # the channels that the rows of the unit read, or in channels_last all of them
-        first = 0 if a.last else unit.row // a.taps
-        end = (unit.row + unit.rows - 1) // a.taps + 1
-        channel = 0 if a.last else unit.group * a.channels + first
-        x = a.x + (block.n * a.x_n + channel * a.x_c) * a.size
-        copy_block_images(a, block, x, scratch, 1 if a.last else end - first)
+        first = unit.row // a.taps
         return scratch + (unit.group * a.channels if a.last else -first * a.s_c) * a.size
     return input_in_place(a, block, unit.group)
 
@@ -210,19 +209,6 @@ def pack_panel(a: Any, block: BlockExtent, group: int, panel: int, packed: int) 
             to = packed + (i * per_image + done) * a.panel * a.size
             call(a.pack_run, (dy, a.y_k, a.y_pixel, run, filters, to, a.panel))
             done += run
-
-
-@jit.helper
-def is_in_place(a: Any, panel: int) -> Any:
-    """Whether the sums of a panel are those of a part of dw, in its order: a whole panel's."""
-    return a.in_place and (panel + 1) * a.panel <= a.filters
-
-
-@jit.helper
-def place_in_dw(a: Any, unit: Unit, panel: int) -> Any:
-    """The address of the first row of a unit and panel in dw, or in its part of dw."""
-    place = unit.group * a.dw_group + panel * a.panel * a.dw_filter + unit.row * a.dw_row
-    return a.y + (unit.part * a.dw_elements + place) * a.size
 
 
 @jit.helper
@@ -263,6 +249,7 @@ class DirectWeightsPlan(KernelPlan):
             "dw_row": dw_row, "dw_elements": math.prod(p.w_shape), "pack_run": pack_run(size, lanes),
             "add_panel": add_panel(size, lanes, cut.rows, cut.vectors, 0 if cut.once else 1),
             "once": int(cut.once), "in_place": int(cut.in_place),
+            "together": cut.together, "unit_bytes": cut.unit_sums * size,
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         scratch = tasks * cut.task_bytes + cut.part_bytes

@@ -61,6 +61,7 @@ TOOLKIT = (
     "cpu/gemm/blocked_plan.py",
     "cpu/gemm/blocking.py",
     "cpu/gemm/block_copies.py",
+    "cpu/gemm/weights_units.py",
     "cpu/gemm/row_copies.py",
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",

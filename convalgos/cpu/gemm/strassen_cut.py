@@ -29,18 +29,19 @@ SLOW_PACE = 0.75  # of products: below, the loads of a tile of one vector of fil
 LEAST_ROWS = 8  # of a tile: smaller ones read too many filters
 MOST_ROWS = 14  # of a tile; Zen 4, with one vector of filters, where 28 were slower
 FAR = 0.25  # of the last cache: where x and y take more, x comes from memory
-# Cycles of a thread, two products of vectors in each; Zen 4, layers of convbench. For
+# Cycles of a thread, two products of vectors in each, of layers of convbench: on Zen 4, whose products of 64
+# bytes take both of its units, and on a Xeon (AVX-512 and AMX), whose products hide little of what else is done. For
 CYCLES = {
-    "product": 0.519,  # a product of vectors,
-    "step": 19.5,  # a tile of an operand to begin and end,
-    "moved": 0.277,  # a vector of sums to be read or written on the way,
-    "packed": 0.784,  # a vector of x, or of operands, which is written and read,
-    "stored": 4.44,  # a vector of y,
-    "turned": 2.69,  # and where pixels are neighbours in it;
-    "strided": 2.0,  # a vector of x that lies a stride from the next one, and is copied;
-    "far": 0.092,  # a byte of x from memory,
-    "filter": 0.0062,  # of filters,
-    "spilled": 0.0118,  # and of what does not fit L2, again for each panel
+    "product": (0.519, 0.5),  # a product of vectors,
+    "step": (19.5, 142.0),  # a tile of an operand to begin and end,
+    "moved": (0.277, 0.52),  # a vector of sums to be read or written on the way,
+    "packed": (0.784, 9.0),  # a vector of x, or of operands, which is written and read,
+    "stored": (4.44, 11.8),  # a vector of y,
+    "turned": (2.69, 5.7),  # and where pixels are neighbours in it;
+    "strided": (2.0, 3.5),  # a vector of x that lies a stride from the next one, and is copied;
+    "far": (0.092, 0.65),  # a byte of x from memory,
+    "filter": (0.0062, 0.0755),  # of filters,
+    "spilled": (0.0118, 0.059),  # and of what does not fit L2, again for each panel
 }
 
 
@@ -169,6 +170,14 @@ def _loads_hide() -> bool:
     return profiles.nominal(1).pace < SLOW_PACE
 
 
+@cache
+def _cycles() -> dict[str, float]:
+    """Those of `CYCLES` for this machine; of narrower vectors, of which as many come from the caches in a
+    cycle as on Zen 4, the first."""
+    column = int(vector_bytes() == 64 and not _loads_hide())
+    return {name: found[column] for name, found in CYCLES.items()}
+
+
 def takes_stride(problem: ConvProblem) -> bool:
     """Whether the channels of a pixel are neighbours in x, and its pixels lie in a plane."""
     return problem.layout != "channels_first" and bool(problem.as_3d.spatial_out[0] == 1)
@@ -216,7 +225,8 @@ def strassen_cuts(problem: ConvProblem, side: int) -> list[StrassenCut]:
 def strassen_cycles(cut: StrassenCut, threads: int) -> float:
     """Of the busiest thread."""
     items = -(-cut.problem.N * cut.blocks * cut.parts // threads)
-    return items * sum(CYCLES[name] * count for name, count in item_work(cut).items())
+    cycles = _cycles()
+    return items * sum(cycles[name] * count for name, count in item_work(cut).items())
 
 
 def item_work(cut: StrassenCut) -> dict[str, float]:
@@ -253,13 +263,13 @@ def moves(side: int) -> int:
 
 def least_cycles(problem: ConvProblem, side: int) -> float:
     """A lower bound of the cycles of the best cut: all pixels in full tiles, and all from the caches."""
-    p, lanes = problem, simd.lanes(problem.itemsize)
+    p, lanes, cycles = problem, simd.lanes(problem.itemsize), _cycles()
     products = strassen_scheme.product_count(side)
     pixels: float = p.N * math.prod(p.spatial_out) / (side * plan_threads())  # of a part
     blocks, panels = -(-p.C // (lanes * side)), -(-p.K // (lanes * side))  # of channels, of single vectors
     return pixels * (
-        CYCLES["product"] * panels * products * blocks * lanes
-        + CYCLES["step"] * panels * products / (MOST_ROWS * tile_vectors(p))
-        + (CYCLES["moved"] * moves(side) + CYCLES["stored"] * side**2) * panels
-        + CYCLES["packed"] * (side**2 + 2 * products) * blocks
+        cycles["product"] * panels * products * blocks * lanes
+        + cycles["step"] * panels * products / (MOST_ROWS * tile_vectors(p))
+        + (cycles["moved"] * moves(side) + cycles["stored"] * side**2) * panels
+        + cycles["packed"] * (side**2 + 2 * products) * blocks
     )

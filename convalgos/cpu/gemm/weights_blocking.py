@@ -28,6 +28,8 @@ EVEN = 8  # units for each thread, from which on they need not share out evenly
 PACKING_CYCLES = 0.45  # cycles of a thread for each element of dy that goes into a panel
 COPYING_CYCLES = 1.0  # and for each element of x that is copied with its border,
 READING_CYCLES = 0.3  # or read in place; estimates
+COPYING_CYCLES_LAST = 0.25  # of each element of whole rows of channels_last; an estimate
+SHARED_SUMS = 3  # of L2 at most one of so many parts for the sums of units that read one copy
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class WeightsBlocking(PanelBlocks):
     row_blocks: int  # into which the rows of a group are cut,
     panel_blocks: int  # and its panels
     parts: int  # into which the blocks of pixels are cut
+    together: int = 1  # units of a task that read one copy of a block
 
     @property
     def most_rows(self) -> int:
@@ -76,8 +79,13 @@ class WeightsBlocking(PanelBlocks):
         return (self.most_rows + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
 
     @property
+    def unit_sums(self) -> int:
+        """Elements of the sums of a unit."""
+        return self.most_panels * self.panel_sums
+
+    @property
     def task_bytes(self) -> int:
-        elements = self.input_elements + self.packed_elements + self.most_panels * self.panel_sums
+        elements = self.input_elements + self.packed_elements + self.together * self.unit_sums
         return whole_lines(elements * self.problem.itemsize)
 
     @property
@@ -93,7 +101,15 @@ class WeightsBlocking(PanelBlocks):
         read = (
             (COPYING_CYCLES if self.copied else READING_CYCLES) * self.panel_blocks * p.w_shape[1] * self.halo
         )
+        if self.shares_copies:  # all channels, once for units that go together
+            copies = -(-self.units // (self.parts * self.together))
+            read = COPYING_CYCLES_LAST * copies * p.w_shape[1] * self.halo
         return p.groups * p.gemm_m * (packing + read)
+
+    @property
+    def shares_copies(self) -> bool:
+        """Whether the copy of a block has the channels of all groups, which are neighbours."""
+        return self.copied and self.problem.groups > 1 and self.problem.layout == "channels_last"
 
     @property
     def halo(self) -> float:
@@ -145,7 +161,11 @@ def _dealt(cut: WeightsBlocking, panel_blocks: int, most_rows: int, threads: int
         if units % threads == 0 or units >= EVEN * threads:
             first = count
             break
-    return replace(cut, row_blocks=first, panel_blocks=panel_blocks)
+    found = replace(cut, row_blocks=first, panel_blocks=panel_blocks)
+    if not found.shares_copies:
+        return found
+    of_task = min(-(-found.units // threads), found.units // found.parts)
+    return replace(found, together=max(1, min(of_task, l2 // (SHARED_SUMS * found.unit_sums * p.itemsize))))
 
 
 def _uneven(cut: WeightsBlocking, threads: int) -> float:
