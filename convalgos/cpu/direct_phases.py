@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.machine import Machine
+from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.phase_tiles import (
@@ -46,6 +46,10 @@ LATENCY = 8  # sums that keep the arithmetic units busy
 ROW_CYCLES = 6  # to begin a row of the kernel
 TILE_CYCLES = 20  # to begin and end a tile
 STORE_CYCLES = 1.0  # a vector of dx, beside half a cycle for each of its shuffles
+# Cycles of the clock beside these, where products of 64 bytes take one unit and hide none of them: a Xeon
+# (AVX-512 and AMX), 11 layers, ten of them depthwise.
+MASKED_CYCLES = 3.0  # a load with a mask, as the first and the last tile of a row have them
+BEGUN_CYCLES = 200  # a tile
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -87,6 +91,14 @@ def _cycles(p: ConvProblem, cut: Cut) -> float:
     lines = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
     tile = TILE_CYCLES + lines * line + sums * (STORE_CYCLES + min(shuffles(ways), FEW_SHUFFLES) / 2)
     return p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles * tile
+
+
+def _exposed_cycles(p: ConvProblem, cut: Cut) -> float:
+    """Of all threads, in the pace of the clock: masks and the beginnings of tiles."""
+    lines = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
+    masked = lines * cut.displacements * cut.vectors * min(1.0, 2 / cut.tiles)
+    tiles = p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles
+    return tiles * (masked * MASKED_CYCLES + BEGUN_CYCLES)
 
 
 ROW_TAPS = fields("tap row count")  # the first tap that meets a row of dx, that row of dy, and how many do
@@ -221,10 +233,16 @@ class DirectPhases(Algorithm):
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         p = problem.as_3d
-        seconds = _cycles(p, _cut(p)) / machine.paced_cycles
+        cut = _cut(p)
+        seconds = _cycles(p, cut) / machine.paced_cycles
+        if vector_bytes() == 64:  # none at the pace of Zen 4, 1/2
+            exposed = min(1.0, max(0.0, 2 * machine.pace - 1))
+            seconds += exposed * _exposed_cycles(p, cut) / machine.cycles
         if not worth_sharing(p):
             seconds *= machine.threads
-        moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
+        held = p.x_bytes + p.y_bytes
+        stored = p.x_bytes * (2 if held > machine.l3_bytes else 1)  # beyond, a store reads its line first
+        moved = machine.stream(stored + p.y_bytes, held)
         return CALL + machine.launch + max(seconds, moved)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
