@@ -30,7 +30,7 @@ LEAST_ROWS = 8  # of a tile: smaller ones read too many filters
 MOST_ROWS = 14  # of a tile; Zen 4, with one vector of filters, where 28 were slower
 FAR = 0.25  # of the last cache: where x and y take more, x comes from memory
 # Cycles of a thread, two products of vectors in each, of layers of convbench: on Zen 4, whose products of 64
-# bytes take both of its units, and on a Xeon (AVX-512 and AMX), whose products hide little of what else is done. For
+# bytes take both of its units, and on a Xeon (AVX-512 and AMX), whose products hide little of the rest. For
 CYCLES = {
     "product": (0.519, 0.5),  # a product of vectors,
     "step": (19.5, 142.0),  # a tile of an operand to begin and end,
