@@ -1,0 +1,185 @@
+"""Attention of float32 arrays as one step, fixed to their shapes: run, or bound to arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.arguments import Shape
+from convalgos.core.bound_run import BoundRun, check_bound
+from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.moves import Move, moved, moved_shape, unmoved
+from convalgos.cpu.elementwise.attention_kernels import ATTEND_FIELDS, OPERANDS, VECTORS, attend_share
+from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
+from convalgos.cpu.elementwise.rearranging import RearrangementPlan
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.microkernel import REGISTER_TILES
+
+# Of the peak, that the products reach with what stands between them; Sapphire Rapids, 12 heads of 197 rows.
+EFFICIENCY = 0.5
+# Epsilons by which an element may be off, relative to the largest of v, for each term of the longer product.
+EXPONENTIAL_ERROR = 8.0  # epsilons of an exponential and of the sum of a row
+BIASES = 2  # that may be added to the scores
+
+
+def attention_seconds(units: int, rows: int, depth: int, keys: int, width: int, machine: Machine) -> float:
+    """Predicted time of so many heads, on all threads.
+
+    Example:
+        >>> from convalgos.core.profiles import nominal
+        >>> 1e-5 < attention_seconds(12, 197, 64, 197, 64, nominal(2)) < 1e-2
+        True
+    """
+    flops = 2 * units * rows * keys * (depth + width)
+    return machine.launch + flops / (EFFICIENCY * machine.peak("float32"))
+
+
+class AttentionPlan(BoundStep):
+    """y = softmax(scale q k + biases) v, over the last dimension; leading ones are broadcast.
+
+    Each operand is what moves make of the array that is given: heads are read where they lie in it, and y
+    is written so. Where elements would not lie evenly, it is copied first.
+
+    Args:
+        shapes: of the arrays that q, k, v and the biases are in.
+        moves: of q (..., rows, depth), of k (..., depth, keys), of v (..., keys, width), and of
+            y (..., rows, width).
+        views: for each bias, the shape that the scores (..., rows, keys) are seen in when it is added.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762.
+
+    Example:
+        >>> q, v = np.zeros((1, 2, 3), "f4"), np.arange(8, dtype="f4").reshape(1, 4, 2)
+        >>> k = np.zeros((1, 3, 4), "f4")
+        >>> plan = AttentionPlan((q.shape, k.shape, v.shape), ((), (), (), ()))
+        >>> plan.run((q, k, v), y := np.empty((1, 2, 2), "f4"))
+        >>> y[0].tolist()
+        [[3.0, 4.0], [3.0, 4.0]]
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        moves: Sequence[Sequence[Move]],
+        scale: float = 1.0,
+        views: Sequence[Shape] = (),
+    ):
+        self._shapes, self._moves, self._views = tuple(shapes), tuple(moves), tuple(views)
+        q, k, v = (moved_shape(shape, own) for shape, own in zip(shapes[:3], moves[:3], strict=True))
+        if min(map(len, (q, k, v))) < 2 or q[-1] != k[-2] or k[-1] != v[-2]:
+            raise ValueError(f"q {q}, k {k} and v {v} do not go together")
+        self._lead = np.broadcast_shapes(q[:-2], k[:-2], v[:-2])
+        self._rows, self._depth, self._keys, self._width = *q[-2:], *v[-2:]
+        self._inner = (*self._lead, self._rows, self._width)
+        self.y_shape = moved_shape(self._inner, moves[3])
+        self._numbers = np.array([scale], FLOAT)
+        lanes = simd.lanes(FLOAT.itemsize)
+        self._tile = REGISTER_TILES[vector_bytes()][VECTORS]
+        panel = VECTORS * lanes
+        deep = -(-self._depth // lanes) * lanes
+        wide, across = (-(-n // panel) * panel for n in (self._keys, self._width))
+        sizes = {
+            "key": deep * wide, "value": self._keys * across, "query": self._tile * self._depth,
+            "score": self._tile * wide, "out": self._tile * across,
+        }  # fmt: skip
+        self._parts = {f"{k}_bytes": whole_lines(n * FLOAT.itemsize) for k, n in sizes.items()}
+        self._task_bytes = sum(self._parts.values()) + whole_lines(self._tile * lanes * FLOAT.itemsize)
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        *inputs, y = arrays
+        for i, (x, shape) in enumerate(zip(inputs, self._shapes, strict=True)):
+            check_bound(f"input {i}", x, shape, FLOAT, strided=False)
+        check_bound("y", y, self.y_shape, FLOAT, strided=False, written=True)
+        runs: list[BoundRun] = []
+        q, k, v = (
+            _evenly(x, own, runs, turned=i == 1)
+            for i, (x, own) in enumerate(zip(inputs[:3], self._moves[:3], strict=True))
+        )
+        biases = [self._bias(x, view, runs) for x, view in zip(inputs[3:], self._views, strict=True)]
+        out = unmoved(y, self._inner, self._moves[3])
+        behind = None
+        if out is None or not _is_even(out):
+            out = aligned_empty(math.prod(self._inner), FLOAT).reshape(self._inner)
+            behind = RearrangementPlan(self._inner, self._moves[3]).bind(out, y)
+        runs.append(self._attending(q, k, v, out, biases))
+        if behind is not None:
+            runs.append(behind)
+        launches = [launch for run in runs for launch in run.launches or ()]
+        return bound(launches, runs, *arrays, self)
+
+    def _attending(
+        self, q: np.ndarray, k: np.ndarray, v: np.ndarray, y: np.ndarray, biases: Sequence[np.ndarray]
+    ) -> BoundRun:
+        """The run on operands whose rows lie evenly."""
+        units, blocks = math.prod(self._lead), -(-self._rows // self._tile)
+        table = np.zeros((units, len(OPERANDS)), np.int64)
+        values = {}
+        for i, (name, array) in enumerate(zip(OPERANDS, (q, k, v, y, *biases), strict=False)):
+            values[name] = array.ctypes.data
+            table[:, i] = self._offsets(array)
+        turned = int(not _in_order(k))
+        steps = {f"{n}_row": _step(array, -2) for n, array in zip("qvy", (q, v, y), strict=True)}
+        more = {f"{n}_row": _step(b, -2) for n, b in zip(OPERANDS[4:], biases, strict=False)}
+        tasks = jit.thread_count()
+        scratch = aligned_empty(tasks * self._task_bytes, np.uint8)
+        values |= steps | more | self._parts | {
+            "offsets": table.ctypes.data, "numbers": self._numbers.ctypes.data, "units": units,
+            "blocks": blocks if self._width else 0, "rows": self._rows, "keys": self._keys,
+            "depth": self._depth, "width": self._width, "k_row": _step(k, -1 if turned else -2),
+            "k_turned": turned, "scratch": scratch.ctypes.data, "task_bytes": self._task_bytes,
+        }  # fmt: skip
+        kernel = attend_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize), self._tile)
+        work = units * self._rows * self._keys
+        return launched(kernel, ATTEND_FIELDS, values, work, table, scratch, self, q, k, v, y, *biases)
+
+    def _bias(self, x: np.ndarray, view: Shape, runs: list[BoundRun]) -> np.ndarray:
+        """What is added to the scores, seen as they are where that needs no copy; the rows of it lie evenly."""
+        scores = (*self._lead, self._rows, self._keys)
+        seen = np.broadcast_to(x, moved_shape(scores, [("view", view)]) if view else scores)
+        return _evenly(seen, (), runs)
+
+    def _offsets(self, array: np.ndarray) -> np.ndarray:
+        """Of each unit, in elements; an array may see the leading dimensions of the scores otherwise."""
+        lead = self._lead if array.ndim - 2 <= len(self._lead) else array.shape[:-2]
+        steps = (*(0,) * (len(lead) - array.ndim + 2), *array.strides[:-2])
+        shape = (*(1,) * (len(lead) - array.ndim + 2), *array.shape[:-2])
+        found = np.zeros(lead, np.int64)
+        for axis, (step, size) in enumerate(zip(steps, shape, strict=True)):
+            along = np.arange(lead[axis]) * (step if size > 1 else 0)
+            found += along.reshape(-1, *(1,) * (len(lead) - axis - 1))
+        return found.reshape(-1) // FLOAT.itemsize
+
+
+def _in_order(x: np.ndarray) -> bool:
+    """Whether the elements of its rows lie together."""
+    return x.shape[-1] <= 1 or x.strides[-1] == FLOAT.itemsize
+
+
+def _is_even(x: np.ndarray) -> bool:
+    return _in_order(x) and x.strides[-2] >= 0
+
+
+def _step(x: np.ndarray, axis: int) -> int:
+    """Elements from one row to the next."""
+    return x.strides[axis] // FLOAT.itemsize if x.shape[axis] > 1 else 0
+
+
+def _evenly(
+    x: np.ndarray, moves: Sequence[Move], runs: list[BoundRun], turned: bool = False
+) -> np.ndarray:
+    """x after moves, where it is a view whose rows, or columns where they may be turned, lie together.
+
+    Else it is an array that one of the runs writes.
+    """
+    seen = moved(x, moves) if not any(kind == "roll" for kind, *_ in moves) else None
+    if seen is not None and np.may_share_memory(seen, x):
+        if _is_even(seen) or (turned and _is_even(np.swapaxes(seen, -1, -2))):
+            return seen
+    made = RearrangementPlan(x.shape, moves)
+    out = aligned_empty(math.prod(shape := moved_shape(x.shape, moves)), FLOAT).reshape(shape)
+    runs.append(made.bind(x, out))
+    return out

@@ -1,0 +1,205 @@
+"""The driver of attention: softmax(scale q k + biases) v of heads, a block of rows of q at a time.
+
+The keys and the values of a head are packed into panels that micro-kernels read, once for all of its rows; the
+scores of a block never leave the first cache. Numbers of heads, batches and what is broadcast over them are
+the content of a table of offsets.
+
+Source: Dao, Fu, Ermon, Rudra and Re 2022, arXiv:2205.14135, of which this has the fusion, but whole rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+from convalgos.cpu.vectors.transpose import transpose
+
+VECTORS = 2  # of a panel
+LOWEST = -3.4028234663852886e38  # of float32: what a row of nothing but -inf is less than, and becomes NaN
+OPERANDS = ("q", "k", "v", "y", "first", "second")  # columns of the table of offsets
+
+# A unit is a head of a batch: q (rows, depth), k (depth, keys), v (keys, width), y (rows, width), first and
+# second (rows, keys), which are added to the scores where they are not at 0. Steps in elements, from one row
+# to the next; of k, where `k_turned`, from one column to the next. Parts of the scratch of a task in bytes.
+ATTEND_FIELDS = fields(
+    "q k v y first second offsets numbers units blocks rows keys depth width q_row k_row k_turned v_row y_row "
+    "first_row second_row scratch task_bytes key_bytes value_bytes query_bytes score_bytes out_bytes tasks"
+)
+
+
+@jit.specialise
+def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
+    """The blocks of rows of a task."""
+
+    def attend_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, ATTEND_FIELDS)[0]
+        total, panel = a.units * a.blocks, VECTORS * LANES
+        key_panels, value_panels = (a.keys + panel - 1) // panel, (a.width + panel - 1) // panel
+        deep = (a.depth + LANES - 1) // LANES * LANES
+        keys = a.scratch + task * a.task_bytes  # (key_panels, deep, panel)
+        values = keys + a.key_bytes  # (value_panels, keys, panel)
+        queries = values + a.value_bytes  # (ROWS, depth)
+        scores = queries + a.query_bytes  # (ROWS, key_panels * panel)
+        out = scores + a.score_bytes  # (ROWS, value_panels * panel)
+        shares = out + a.out_bytes  # (ROWS, LANES)
+        packed = -1
+        for block in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            unit, first = block // a.blocks, block % a.blocks * ROWS
+            rows = min(ROWS, a.rows - first)
+            offsets = carray(pointer(a.offsets + unit * 6 * 8), 6, np.int64)
+            if unit != packed:
+                k, v = a.k + offsets[1] * SIZE, a.v + offsets[2] * SIZE
+                for p in range(key_panels):
+                    to, there = keys + p * deep * panel * SIZE, min(panel, a.keys - p * panel)
+                    if a.k_turned:
+                        turn_panel(SIZE, LANES, k + p * panel * a.k_row * SIZE, a.k_row, to, a.depth, there)
+                    else:
+                        pack_panel(SIZE, LANES, k + p * panel * SIZE, a.k_row, to, a.depth, there)
+                for p in range(value_panels):
+                    there = min(panel, a.width - p * panel)
+                    to = values + p * a.keys * panel * SIZE
+                    pack_panel(SIZE, LANES, v + p * panel * SIZE, a.v_row, to, a.keys, there)
+                packed = unit
+            q = a.q + (offsets[0] + first * a.q_row) * SIZE
+            scale_rows(SIZE, LANES, ROWS, q, a.q_row, queries, a.depth, rows, a.numbers)
+            wide, across = key_panels * panel, value_panels * panel
+            for p in range(key_panels):
+                to = scores + p * panel * SIZE
+                microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, queries, a.depth,
+                                      keys + p * deep * panel * SIZE, a.depth, to, wide)  # fmt: skip
+            if a.first:
+                more = a.first + (offsets[4] + first * a.first_row) * SIZE
+                add_rows(SIZE, LANES, scores, wide, more, a.first_row, rows, a.keys)
+            if a.second:
+                more = a.second + (offsets[5] + first * a.second_row) * SIZE
+                add_rows(SIZE, LANES, scores, wide, more, a.second_row, rows, a.keys)
+            exponentiate_rows(SIZE, LANES, scores, wide, shares, rows, a.keys)
+            for p in range(value_panels):
+                to = out + p * panel * SIZE
+                microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, scores, wide,
+                                      values + p * a.keys * panel * SIZE, a.keys, to, across)  # fmt: skip
+            y = a.y + (offsets[3] + first * a.y_row) * SIZE
+            write_rows(SIZE, LANES, out, across, shares, y, a.y_row, rows, a.width)
+
+    return attend_share
+
+
+@simd.emitter
+def pack_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+    """y (rows, VECTORS * lanes) = x (rows, columns), and zeros beyond."""
+    source, to = v.pointer(x), v.pointer(y)
+    masks = [v.mask(v.isub(columns, j * v.lanes)) for j in range(VECTORS)]
+    with v.loop(rows) as i:
+        row, out = v.at(source, v.imul(i, x_row)), v.at(to, v.imul(i, VECTORS * v.lanes))
+        for j, mask in enumerate(masks):
+            v.store(v.load_masked(row, j * v.lanes, mask), out, j * v.lanes)
+
+
+@simd.emitter
+def turn_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+    """y (rows, VECTORS * lanes) = x (columns, rows) turned over; the last column stands for those beyond.
+
+    y has whole squares of lanes x lanes.
+    """
+    source, to = v.pointer(x), v.pointer(y)
+    with v.loop(v.idiv(v.iadd(rows, v.lanes - 1), v.lanes)) as square:
+        first = v.imul(square, v.lanes)
+        mask = v.mask(v.isub(rows, first))
+        for j in range(VECTORS):
+            places = [v.imin(j * v.lanes + i, v.isub(columns, 1)) for i in range(v.lanes)]
+            read = [v.load_masked(v.at(source, v.imul(at, x_row)), first, mask) for at in places]
+            for i, column in enumerate(transpose(v, read)):
+                at = v.imul(v.iadd(first, i), VECTORS * v.lanes)
+                v.store(column, to, v.iadd(at, j * v.lanes))
+
+
+@simd.emitter
+def scale_rows(
+    v: Vec, ROWS: int, x: Value, x_row: Value, y: Value, columns: Value, rows: Value, scale: Value
+) -> None:
+    """y (ROWS, columns) = scale * x; the last row stands for those beyond."""
+    source, to, by = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
+    with v.loop(ROWS) as i:
+        row = v.at(source, v.imul(v.imin(i, v.isub(rows, 1)), x_row))
+        out = v.at(to, v.imul(i, columns))
+        _each_vector(v, columns, lambda load, store: store(out, v.fmul(load(row), by)))
+
+
+@simd.emitter
+def add_rows(
+    v: Vec, x: Value, x_row: Value, more: Value, more_row: Value, rows: Value, columns: Value
+) -> None:
+    """x += more."""
+    to, other = v.pointer(x), v.pointer(more)
+    with v.loop(rows) as i:
+        row, added = v.at(to, v.imul(i, x_row)), v.at(other, v.imul(i, more_row))
+        _each_vector(v, columns, lambda load, store: store(row, v.fadd(load(row), load(added))))
+
+
+@simd.emitter
+def exponentiate_rows(v: Vec, x: Value, x_row: Value, shares: Value, rows: Value, columns: Value) -> None:
+    """x = exp(x - the maximum of its row); shares (rows, lanes) is 1 / the sum of the row."""
+    to, out = v.pointer(x), v.pointer(shares)
+    with v.loop(rows) as i:
+        row = v.at(to, v.imul(i, x_row))
+        most, total = v.register(v.const(LOWEST)), v.register(v.zero())
+
+        def compare(load: Callable[[Value], Value], _: object) -> None:
+            most.set(v.fmax(load(row), most.value))
+
+        def sum_up(load: Callable[[Value], Value], store: Callable[[Value, Value], None]) -> None:
+            value = exponential(v, v.fsub(load(row), largest))
+            total.set(v.fadd(total.value, value))
+            store(row, value)
+
+        _each_vector(v, columns, compare, -math.inf)
+        largest = _in_all_lanes(v, most.value, v.fmax)
+        _each_vector(v, columns, sum_up, -math.inf)
+        v.store(v.b.fdiv(v.const(1), _in_all_lanes(v, total.value, v.fadd)), out, v.imul(i, v.lanes))
+
+
+@simd.emitter
+def write_rows(
+    v: Vec, x: Value, x_row: Value, shares: Value, y: Value, y_row: Value, rows: Value, columns: Value
+) -> None:
+    """y = x times the share of each row."""
+    source, to, by = v.pointer(x), v.pointer(y), v.pointer(shares)
+    with v.loop(rows) as i:
+        share = v.load(by, v.imul(i, v.lanes))
+        row, out = v.at(source, v.imul(i, x_row)), v.at(to, v.imul(i, y_row))
+        _each_vector(v, columns, lambda load, store: store(out, v.fmul(load(row), share)))
+
+
+def _each_vector(
+    v: Vec, count: Value, emit: Callable[[Callable[..., Value], Callable[..., None]], None], beyond: float = 0
+) -> None:
+    """Emit `emit(load, store)` for the vectors of rows; lanes beyond the end are read as a number."""
+    whole = v.idiv(count, v.lanes)
+    with v.loop(whole) as i:
+        at = v.imul(i, v.lanes)
+        emit(lambda row: v.load(row, at), lambda row, value: v.store(value, row, at))
+    done = v.imul(whole, v.lanes)
+    with v.unless_negative(v.isub(v.isub(count, done), 1)):
+        mask = v.mask(v.isub(count, done))
+
+        def load(row: Value) -> Value:
+            value = v.load_masked(row, done, mask)
+            return v.b.select(mask, value, v.const(beyond)) if beyond else value
+
+        emit(load, lambda row, value: v.store_masked(value, row, done, mask))
+
+
+def _in_all_lanes(v: Vec, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """All lanes combined, in each of them."""
+    distance = v.lanes // 2
+    while distance:
+        x = combine(x, v.shuffle(x, x, [lane ^ distance for lane in range(v.lanes)]))
+        distance //= 2
+    return x
