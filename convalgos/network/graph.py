@@ -21,6 +21,7 @@ from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import ZERO
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation
+from convalgos.core.moves import viewed_shape
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
@@ -266,13 +267,7 @@ class View(Step):
     shape: Shape = ()
 
     def output_shape(self, shapes: Shapes) -> Shape:
-        x = shapes[self.inputs[0]]
-        kept = [i for i, n in enumerate(self.shape) if n == 0]
-        rest = math.prod(n for i, n in enumerate(x) if i not in kept)  # also of maps without elements
-        given = math.prod(n for n in self.shape if n > 0)
-        if kept[-1:] >= [len(x)] or rest % given or (rest != given and -1 not in self.shape):
-            raise ValueError(f"an array of shape {x} cannot be seen in the shape {self.shape}")
-        return tuple(x[i] if n == 0 else rest // given if n < 0 else n for i, n in enumerate(self.shape))
+        return viewed_shape(shapes[self.inputs[0]], self.shape)
 
 
 class ForeignRegion(Protocol):

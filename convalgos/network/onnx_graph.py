@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
+from convalgos.network.attention import Rearrangement
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -17,6 +18,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.network import Network
+from convalgos.network.onnx_attention import with_attention_named
 from convalgos.network.onnx_group_norms import with_group_norms_named
 from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_norms import with_norms_named
@@ -30,7 +32,7 @@ from convalgos.network.quantized_passes import on_integers
 from convalgos.network.regions import with_regions
 
 LIGHT = (
-    *(Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization),
+    *(Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization, Rearrangement),
     *(Quantize, Dequantize, Lookup),
 )
 
@@ -60,6 +62,7 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     model.nodes = with_activations_named(model)
     model.nodes = with_norms_named(model)
     model.nodes = with_group_norms_named(model)
+    model.nodes = with_attention_named(model)
     model.nodes = with_shuffles_named(model)
     model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
     made = [steps_of_node(node, model) for node in model.nodes]

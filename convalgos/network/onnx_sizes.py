@@ -2,7 +2,8 @@
 
 A model exported for any batch computes the number of its channels, too: Shape, Gather, and sums, products and
 quotients of these. ONNX's own inference follows them but for quotients, behind which nothing is known any
-more. Here the nodes are gone through in their order, with each element of such a value known or not.
+more. Here the nodes are gone through in their order, with each element of such a value known or not. What
+follows from them alone is constant as well: masks, factors, and the sizes of a reshape but for one of them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import numpy as np
 
 INT64 = 7  # of TensorProto
 MOST = 64  # elements of a value that holds sizes
+MOST_FOLDED = 1 << 19  # elements of a constant that follows from sizes
+RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")  # begins of operators
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mul": operator.mul,
+    "Mod": operator.mod,
     "Div": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # towards zero
 }
 Sizes = np.ndarray  # of objects: int, or None where it depends on what the inputs leave open
@@ -28,21 +32,18 @@ def make_known_sizes_constant(proto: Any) -> None:
     """Replace the nodes of a model that compute sizes which are known by constants."""
     if not any(node.op_type == "Shape" for node in proto.graph.node):
         return
-    from onnx import numpy_helper
-
     search = _Search(proto)
     kept = []
     for node in proto.graph.node:
-        sizes = search.follow(node)
-        if sizes is not None and _are_known(sizes):
-            array = np.array(sizes.tolist(), np.int64)
-            proto.graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
-        else:
-            kept.append(node)
-    if len(kept) < len(proto.graph.node):
-        nodes = [type(node).FromString(node.SerializeToString()) for node in kept]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
+        if search.follow(node):
+            proto.graph.initializer.append(search.known(node.output[0]))
+            continue
+        kept.append(own := type(node).FromString(node.SerializeToString()))
+        if node.op_type == "Reshape" and (target := search.target(node)) is not None:
+            proto.graph.initializer.append(target)
+            own.input[1] = target.name
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
 
 
 def _are_known(sizes: Sizes) -> bool:
@@ -72,16 +73,16 @@ class _Search:
             if tensor.data_type == INT64:
                 self.sizes[name] = numpy_helper.to_array(tensor).astype(object)
 
-    def follow(self, node: Any) -> Sizes | None:
-        """The sizes that a node gives, if it does; its types are noted."""
+    def follow(self, node: Any) -> bool:
+        """Whether all that a node gives is known; its types are noted."""
         import onnx
 
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             tensor = node.attribute[0].t
             self.types[node.output[0]] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
             self._keep(node.output[0], tensor)
-            return None
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            return False
         sizes = self._computed(node.op_type, node.input, attributes)
         if sizes is not None and sizes.size <= MOST:
             name = node.output[0]
@@ -89,9 +90,52 @@ class _Search:
             self.types[name] = onnx.helper.make_tensor_type_proto(INT64, sizes.shape)
             if _are_known(sizes):
                 self._data[name] = onnx.numpy_helper.from_array(np.array(sizes.tolist(), np.int64), name)
-            return sizes
+            return _are_known(sizes)
+        if self._fold(node):
+            return True
         self._infer(node)
-        return None
+        return False
+
+    def known(self, name: str) -> Any:
+        """A value that is known, as a tensor."""
+        return self._data[name]
+
+    def target(self, node: Any) -> Any:
+        """The sizes of a reshape of which one is not known, as a tensor with -1 there; else None."""
+        from onnx import numpy_helper
+
+        sizes = self.sizes.get(node.input[1])
+        if sizes is None or [n for n in sizes if n is None] != [None] or any(n is not None and n < 1 for n in sizes):
+            return None
+        filled = np.array([-1 if n is None else n for n in sizes], np.int64)
+        return numpy_helper.from_array(filled, f"{node.output[0]}/sizes")
+
+    def _fold(self, node: Any) -> bool:
+        """Whether a node of known inputs was computed."""
+        import onnx.reference
+
+        given = [name for name in node.input if name]
+        of_onnx = node.domain in ("", "ai.onnx") and not node.op_type.startswith(RANDOM)
+        nested = any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute)
+        if not of_onnx or nested or not given or len(node.output) != 1 or any(n not in self._data for n in given):
+            return False
+        inputs = [onnx.ValueInfoProto(name=name, type=self.types[name]) for name in dict.fromkeys(given)]
+        graph = onnx.helper.make_graph([node], "folded", inputs, [onnx.ValueInfoProto(name=node.output[0])])
+        feeds = {name: onnx.numpy_helper.to_array(self._data[name]) for name in given}
+        try:
+            model = onnx.helper.make_model(graph, opset_imports=self._imports)
+            (found,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
+        except Exception:  # of whatever kind: it is left to be run
+            return False
+        found = np.asarray(found)
+        if found.size > MOST_FOLDED:
+            return False
+        tensor = onnx.numpy_helper.from_array(found, node.output[0])
+        self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        self._data[tensor.name] = tensor
+        if tensor.data_type == INT64 and found.size <= MOST:
+            self.sizes[tensor.name] = found.astype(object)
+        return True
 
     def _computed(self, op: str, inputs: Sequence[str], attributes: dict[str, Any]) -> Sizes | None:
         if op == "Shape":
@@ -106,10 +150,15 @@ class _Search:
             return _elementwise(ARITHMETIC[op], x, others[0])
         if op == "Cast":
             return x if attributes["to"] == INT64 else None
+        if op == "Slice" and x.ndim == 1 and all(map(_are_known, others)):
+            begin, end, *more = (int(n) for (n,) in others)
+            return x[begin : end : more[1] if len(more) > 1 else 1]
         if op == "Gather" and not attributes.get("axis", 0) and _are_known(others[0]):
             return np.asarray(x[others[0].astype(np.int64)], object)
         if op == "Unsqueeze" and x.ndim == 0:
             return x.reshape(1)
+        if op == "Reshape" and x.size == 1 and others[0].size < 2:
+            return x.reshape((1,) * others[0].size)
         if op == "Squeeze" and x.shape == (1,):
             return x.reshape(())
         if op == "Concat" and all(value.ndim == 1 for value in given):

@@ -18,9 +18,13 @@ from convalgos.network.graph import (
     Convolution,
     Pooling,
     Step,
+    Transpose,
     TransposedConvolution,
     View,
+    channels_from_last,
+    channels_to_last,
 )
+from convalgos.network.onnx_attention import ATTENTION, attention
 from convalgos.network.onnx_channels import (
     Maker,
     Steps,
@@ -33,6 +37,7 @@ from convalgos.network.onnx_channels import (
 from convalgos.network.onnx_elementwise import ELEMENTWISE, named_activation
 from convalgos.network.onnx_group_norms import GROUP_NORM, group_norm
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_moves import moved_elements, rolled_elements
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
 from convalgos.network.onnx_quantized import QUANTIZED
@@ -58,7 +63,7 @@ def steps_of_node(node: OnnxNode, model: OnnxModel) -> list[Step]:
     """The steps of a node, of which the last writes its output."""
     make = MAKERS.get(node.op)
     if make is not None and node.inputs and model.dtype(node.inputs[0]) in TYPES.get(node.op, FLOATS):
-        made = make(node, model)
+        made = make(node, model) or moved_elements(node, model)
         if made is not None:
             return made
     return [foreign_step(model, node)]
@@ -278,15 +283,36 @@ def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
 
 def _concat(node: OnnxNode, model: OnnxModel) -> Steps:
     rank = rank_of(node, model)
-    if rank < 2 or node.attributes["axis"] not in (1, 1 - rank) or any(map(model.is_constant, node.inputs)):
+    if (rolled := rolled_elements(node, model)) is not None:
+        return rolled
+    if rank < 2 or any(map(model.is_constant, node.inputs)):
+        return None
+    if rank in (3, 4, 5) and node.attributes["axis"] in (rank - 1, -1):
+        return _concat_last(node, rank)
+    if node.attributes["axis"] not in (1, 1 - rank):
         return None
     return [Concatenation(node.name, tuple(node.inputs), node.outputs[0])]
+
+
+def _concat_last(node: OnnxNode, rank: int) -> Steps:
+    """Arrays side by side along the last dimension, as maps along their channels."""
+    y = node.outputs[0]
+    parts = tuple(f"{y}/{i}" for i in range(len(node.inputs)))
+    return [
+        *(
+            Transpose(node.name, (x,), part, channels_from_last(rank))
+            for x, part in zip(node.inputs, parts, strict=True)
+        ),
+        Concatenation(node.name, parts, f"{y}/maps"),
+        Transpose(node.name, (f"{y}/maps",), y, channels_to_last(rank)),
+    ]
 
 
 MAKERS: dict[str, Maker] = {
     **ELEMENTWISE,
     **QUANTIZED,
     ACTIVATION: named_activation,
+    ATTENTION: attention,
     "Conv": _conv,
     "Pad": _pad,
     "ConvTranspose": _conv_transpose,

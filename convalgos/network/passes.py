@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from convalgos.network.absorbed_moves import moves_absorbed
 from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.graph import (
     Convolution,
@@ -32,7 +33,8 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     graph = needed(transposes_last(graph))
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
-    return needed(selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph)))))
+    graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
+    return moves_absorbed(needed(graph))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:

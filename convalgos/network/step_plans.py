@@ -11,13 +11,16 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
+from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
 from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
+from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.layout.reorder import Reorder, is_same
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.network.attention import Attention, Rearrangement
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -57,6 +60,10 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return UpsamplingPlan(read[0], step.factors, layout)
     if isinstance(step, LayerNormalization):
         return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
+    if isinstance(step, Attention):
+        return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
+    if isinstance(step, Rearrangement):
+        return RearrangementPlan(read[0], step.moves)
     if isinstance(step, GroupNormalization):
         return GroupNormPlan(
             read[0], layout, step.groups, step.scale, step.shift, step.epsilon, step.activation

@@ -49,6 +49,7 @@ class AttentionPlan(BoundStep):
         moves: of q (..., rows, depth), of k (..., depth, keys), of v (..., keys, width), and of
             y (..., rows, width).
         views: for each bias, the shape that the scores (..., rows, keys) are seen in when it is added.
+        constants: biases that are known; None for those that are given. All have `keys` columns.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762.
 
@@ -67,6 +68,7 @@ class AttentionPlan(BoundStep):
         moves: Sequence[Sequence[Move]],
         scale: float = 1.0,
         views: Sequence[Shape] = (),
+        constants: Sequence[np.ndarray | None] | None = None,
     ):
         self._shapes, self._moves, self._views = tuple(shapes), tuple(moves), tuple(views)
         q, k, v = (moved_shape(shape, own) for shape, own in zip(shapes[:3], moves[:3], strict=True))
@@ -76,6 +78,12 @@ class AttentionPlan(BoundStep):
         self._rows, self._depth, self._keys, self._width = *q[-2:], *v[-2:]
         self._inner = (*self._lead, self._rows, self._width)
         self.y_shape = moved_shape(self._inner, moves[3])
+        self._constants = (None,) * len(views) if constants is None else tuple(constants)
+        given = iter(shapes[3:])
+        for i, array in enumerate(self._constants):
+            shape = next(given) if array is None else array.shape
+            if shape[-1:] != (self._keys,):
+                raise ValueError(f"bias {i} of shape {shape} does not have {self._keys} columns")
         self._numbers = np.array([scale], FLOAT)
         lanes = simd.lanes(FLOAT.itemsize)
         self._tile = REGISTER_TILES[vector_bytes()][VECTORS]
@@ -99,7 +107,9 @@ class AttentionPlan(BoundStep):
             _evenly(x, own, runs, turned=i == 1)
             for i, (x, own) in enumerate(zip(inputs[:3], self._moves[:3], strict=True))
         )
-        biases = [self._bias(x, view, runs) for x, view in zip(inputs[3:], self._views, strict=True)]
+        more = iter(inputs[3:])
+        known = [next(more) if x is None else np.ascontiguousarray(x, FLOAT) for x in self._constants]
+        biases = [self._bias(x, view, runs) for x, view in zip(known, self._views, strict=True)]
         out = unmoved(y, self._inner, self._moves[3])
         behind = None
         if out is None or not _is_even(out):

@@ -12,6 +12,8 @@ from convalgos.core.moves import Move, moved
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, launched
 from convalgos.cpu.elementwise.rearranging_kernels import REARRANGE_FIELDS, rearrange_share
 
+LONGEST = 1 << 11  # elements of a run, so that threads share what is one
+
 
 class RearrangementPlan(BoundStep):
     """y = x after moves, of which `core/moves` has the forms; y is apart from x.
@@ -36,6 +38,8 @@ class RearrangementPlan(BoundStep):
         begins = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # of runs
         ends = [*begins[1:], places.size]
         self._run = int(np.gcd.reduce(np.subtract(ends, begins), initial=0))
+        while self._run > LONGEST and not self._run % 2:
+            self._run //= 2
         self._places = np.ascontiguousarray(places[:: max(1, self._run)], np.int64)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:

@@ -1,0 +1,72 @@
+"""Moves of elements made part of the moves next to them, and of the attention that reads or makes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convalgos.core.moves import Move
+from convalgos.network.attention import Attention, Rearrangement
+from convalgos.network.graph import NetworkGraph, Step, View
+
+Moves = tuple[Move, ...]
+INVERTIBLE = ("view", "transpose")
+
+
+def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
+    """The graph in which attention reads what was moved where it was, and writes where it will be."""
+    steps: dict[str, Step] = {}
+    readers = graph.readers()
+    for step in graph.steps:
+        before = steps.get(step.inputs[0]) if step.inputs else None
+        alone = before is not None and len(readers[before.output]) == 1 and before.output not in graph.outputs
+        made = step
+        if isinstance(step, Attention):
+            made = _reading_unmoved(step, steps)
+        elif isinstance(step, Rearrangement):
+            name, moves = _unmoved(step.inputs[0], step.moves, steps)
+            made = replace(step, inputs=(name,), moves=moves)
+        if alone and isinstance(before, Attention) and (moves := _moves_of(step)) and _is_invertible(moves):
+            own = (*before.moves[:3], (*before.moves[3], *moves))
+            del steps[before.output]
+            made = replace(before, output=step.output, moves=own)
+        for name in step.outputs:
+            steps[name] = made
+    found = tuple(dict.fromkeys(steps.values()))
+    return _needed(replace(graph, steps=found))
+
+
+def _reading_unmoved(step: Attention, steps: dict[str, Step]) -> Attention:
+    """Attention of what q, k and v are moved from."""
+    inputs, moves = list(step.inputs), list(step.moves)
+    for i in range(3):
+        inputs[i], moves[i] = _unmoved(inputs[i], moves[i], steps)
+    return replace(step, inputs=tuple(inputs), moves=tuple(moves))
+
+
+def _unmoved(name: str, moves: Moves, steps: dict[str, Step]) -> tuple[str, Moves]:
+    """What a value is moved from, and all moves from there on."""
+    while (before := steps.get(name)) is not None and (own := _moves_of(before)):
+        name, moves = before.inputs[0], (*own, *moves)
+    return name, moves
+
+
+def _moves_of(step: Step) -> Moves:
+    """The moves that a step is; none where it is something else, as transposes, which are of layouts."""
+    if isinstance(step, View):
+        return (("view", step.shape),)
+    return step.moves if isinstance(step, Rearrangement) else ()
+
+
+def _is_invertible(moves: Moves) -> bool:
+    return all(kind in INVERTIBLE for kind, *_ in moves)
+
+
+def _needed(graph: NetworkGraph) -> NetworkGraph:
+    """Without steps that nothing reads."""
+    wanted = set(graph.outputs)
+    kept: list[Step] = []
+    for step in reversed(graph.steps):
+        if wanted & {*step.outputs}:
+            wanted |= {*step.inputs}
+            kept.append(step)
+    return replace(graph, steps=tuple(reversed(kept)))

@@ -1,0 +1,185 @@
+"""Attention that a model spells out: two products of computed arrays with a softmax between them.
+
+Around the scores stand factors, of q, of k or of the scores, and sums with biases and masks, in a shape that
+the scores are seen in for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from convalgos.core.moves import Move
+from convalgos.network.attention import Attention
+from convalgos.network.onnx_channels import Steps
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+
+ATTENTION = "convalgos.Attention"  # the operator of what is found; its attributes are those of the step
+MOST_BIASES = 2
+
+
+class _Scores(NamedTuple):
+    """What a softmax is of."""
+
+    product: OnnxNode
+    scale: float
+    biases: list[str]
+    views: list[tuple[int, ...]]
+
+
+def with_attention_named(model: OnnxModel) -> list[OnnxNode]:
+    """The nodes of a model, where those that spell out attention are one."""
+    search = _Search(model)
+    found: dict[str, OnnxNode] = {}
+    gone: set[str] = set()
+    for node in model.nodes:
+        if node.op == "MatMul" and (made := search.attention(node)) is not None:
+            found[node.outputs[0]], inside = made
+            gone |= inside
+    return [found.get(n.outputs[0], n) for n in model.nodes if not n.outputs or n.outputs[0] not in gone]
+
+
+def attention(node: OnnxNode, model: OnnxModel) -> Steps:
+    """What the pattern found."""
+    given, biases = node.attributes, node.inputs[3:]
+    constants = tuple(model.constant(name) if model.is_constant(name) else None for name in biases)
+    inputs = tuple(name for name in node.inputs if not model.is_constant(name))
+    moves = (*given["moves"], ())
+    return [Attention(node.name, inputs, node.outputs[0], moves, given["scale"], given["views"], constants)]
+
+
+class _Search:
+    def __init__(self, model: OnnxModel):
+        self._model = model
+        self._readers = Counter(name for node in model.nodes for name in node.inputs)
+        self._readers.update(model.outputs)
+
+    def attention(self, last: OnnxNode) -> tuple[OnnxNode, set[str]] | None:
+        """(the attention whose product with v this is, outputs of the nodes before that it stands for)."""
+        softmax = self._alone(last.inputs[0], "Softmax")
+        rank = len(self._model.shape(last.inputs[0]) or ())
+        if softmax is None or rank < 2 or self._model.dtype(last.outputs[0]) != "float32":
+            return None
+        default = -1 if self._model.opset >= 13 else 1
+        if softmax.attributes.get("axis", default) not in (-1, rank - 1):
+            return None
+        inside = {softmax.outputs[0]}
+        scores = self._scores(softmax.inputs[0], inside)
+        if scores is None:
+            return None
+        (q, k), v = scores.product.inputs, last.inputs[1]
+        if any(map(self._model.is_constant, (q, k, v))):
+            return None
+        by_q, q, q_moves = self._operand(q)
+        by_k, k, k_moves = self._operand(k)
+        _, v, v_moves = self._operand(v, scaled=False)
+        if any(len(self._model.shape(name) or ()) < 2 for name in scores.product.inputs):
+            return None
+        protos = tuple(p for n in self._model.nodes if n.outputs and n.outputs[0] in inside for p in n.protos)
+        attributes = {
+            "moves": (q_moves, k_moves, v_moves), "scale": scores.scale * by_q * by_k,
+            "views": tuple(scores.views),
+        }  # fmt: skip
+        inputs = [q, k, v, *scores.biases]
+        made = OnnxNode(ATTENTION, last.name, inputs, last.outputs, attributes, (*protos, *last.protos))
+        return made, inside
+
+    def _alone(self, name: str, op: str) -> OnnxNode | None:
+        """The maker of a value of one reader, where it is of this operator."""
+        node = self._model.maker(name)
+        return node if node is not None and node.op == op and self._readers[name] == 1 else None
+
+    def _scores(self, name: str, inside: set[str]) -> _Scores | None:
+        """What the scores before a softmax are made of; outputs of their nodes are noted."""
+        biases: list[str] = []
+        views: list[tuple[int, ...]] = []
+        scale, view = 1.0, ()
+        while (node := self._model.maker(name)) is not None and self._readers[name] == 1:
+            inside.add(name)
+            if node.op == "MatMul":
+                return None if view else _Scores(node, scale, biases[::-1], views[::-1])
+            if node.op == "Add" and len(biases) < MOST_BIASES and scale == 1:
+                part = self._added(node)
+                if part is None:
+                    return None
+                name, bias = part
+                biases.append(bias)
+                views.append(view)
+            elif node.op == "Reshape":
+                found = self._seen(node, view)
+                if found is None:
+                    return None
+                name, view = node.inputs[0], found
+            elif (by := self._factor(node)) is not None:
+                name, number = by
+                scale *= number
+            else:
+                return None
+        return None
+
+    def _seen(self, node: OnnxNode, view: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The view of the scores before a reshape that undoes one, or begins one."""
+        x, y = (self._known(name) for name in (node.inputs[0], node.outputs[0]))
+        if x is None or y is None or len(x) < 2 or x[-2:] != y[-2:] or min(x[-2:]) < 1:
+            return None
+        return () if view and len(x) < len(y) else x
+
+    def _known(self, name: str) -> tuple[int, ...] | None:
+        """A shape with -1 in the place of one size that is open."""
+        shape = self._model.shape(name)
+        if shape is None or sum(not isinstance(n, int) for n in shape) > 1:
+            return None
+        return tuple(n if isinstance(n, int) else -1 for n in shape)
+
+    def _added(self, node: OnnxNode) -> tuple[str, str] | None:
+        """(scores, bias) of a sum."""
+        of = [self._model.maker(name) for name in node.inputs]
+        for i in (0, 1):
+            x, bias = node.inputs[i], node.inputs[1 - i]
+            shape, other = self._model.shape(x), self._model.shape(bias)
+            if of[i] is None or shape is None or not other or self._model.dtype(bias) != "float32":
+                continue
+            if not self._model.is_constant(x) and len(other) <= len(shape) and other[-1] == shape[-1]:
+                if self._model.is_constant(bias) or self._leads_to_product(x):
+                    return x, bias
+        return None
+
+    def _leads_to_product(self, name: str) -> bool:
+        """Whether a value is scores, and no mask."""
+        for _ in range(6):
+            node = self._model.maker(name)
+            if node is None:
+                return False
+            if node.op == "MatMul":
+                return True
+            name = next((n for n in node.inputs if not self._model.is_constant(n)), "")
+        return False
+
+    def _factor(self, node: OnnxNode) -> tuple[str, float] | None:
+        """(x, number) of a product with a number, or of a quotient."""
+        if node.op not in ("Mul", "Div"):
+            return None
+        for i in (0, 1):
+            number = self._model.number(node.inputs[i])
+            if number is None or (node.op == "Div" and (i == 0 or not number)):
+                continue
+            array = self._model.constant(node.inputs[i])
+            assert array is not None
+            x = node.inputs[1 - i]
+            if array.ndim <= len(self._model.shape(x) or ()):
+                return x, number if node.op == "Mul" else 1 / number
+        return None
+
+    def _operand(self, name: str, scaled: bool = True) -> tuple[float, str, tuple[Move, ...]]:
+        """(a factor, array, moves) of an operand of a product."""
+        scale, moves = 1.0, []
+        while (node := self._model.maker(name)) is not None:
+            by = self._factor(node) if scaled else None
+            if by is not None:
+                name, scale = by[0], scale * by[1]
+            elif node.op == "Transpose" and (order := node.attributes.get("perm")):
+                moves.append(("transpose", tuple(order)))
+                name = node.inputs[0]
+            else:
+                break
+        return scale, name, tuple(reversed(moves))

@@ -1,0 +1,94 @@
+"""Nodes of ONNX that move elements, as rearrangements: what stays together are the last dimension, or runs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from convalgos.core.moves import Move
+from convalgos.network.attention import Rearrangement
+from convalgos.network.graph import View
+from convalgos.network.onnx_channels import Steps, rank_of
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+
+
+def moved_elements(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of a Transpose, Gather, Slice or Pad, where its numbers are constant; None of others."""
+    if not rank_of(node, model):
+        return None
+    of = {"Transpose": _transposed, "Gather": _one_taken, "Slice": _sliced, "Pad": _not_padded}.get(node.op)
+    moves = None if of is None else of(node, model)
+    if moves is None:
+        return None
+    x, y = node.inputs[0], node.outputs[0]
+    if not moves:
+        return [View(node.name, (x,), y, (0,) * rank_of(node, model))]
+    return [Rearrangement(node.name, (x,), y, tuple(moves))]
+
+
+def rolled_elements(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of a Concat of the end of an array and its begin."""
+    parts = [model.maker(name) for name in node.inputs]
+    if len(parts) != 2 or any(part is None or part.op != "Slice" for part in parts):
+        return None
+    end, begin = (_sliced(part, model) for part in parts if part is not None)
+    sources = {part.inputs[0] for part in parts if part is not None}
+    if end is None or begin is None or len(end) != 1 or len(begin) != 1 or len(sources) != 1:
+        return None
+    (_, axis, first, last, step), (_, other, start, stop, by) = end[0], begin[0]
+    rank = rank_of(node, model)
+    alike = axis == other == node.attributes["axis"] % max(1, rank) and step == by == 1
+    if not alike or start not in (0, None) or stop != first or last is not None or first is None:
+        return None
+    return [Rearrangement(node.name, (*sources,), node.outputs[0], (("roll", axis, -first),))]
+
+
+def _transposed(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
+    rank = rank_of(node, model)
+    order = tuple(node.attributes.get("perm", range(rank)[::-1]))
+    return [("transpose", order)] if rank > 2 and order[-1] == rank - 1 else None
+
+
+def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
+    index, rank = model.constant(node.inputs[1]), rank_of(node, model)
+    axis = node.attributes.get("axis", 0) % rank
+    if index is None or index.ndim or axis == rank - 1:
+        return None
+    return [("index", axis, int(index))]
+
+
+def _sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
+    """The slices that take something away; None where their ends are computed."""
+    shape = model.shape(node.inputs[0]) or ()
+    given = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
+    for i, name in enumerate(node.inputs[1:]):
+        if name and (array := model.constant(name)) is None:
+            return None
+        given[i : i + 1] = [array.reshape(-1).tolist() if name else None]
+    starts, ends, axes, *more = given
+    if starts is None or ends is None:
+        return None
+    steps = (more[0] if more else None) or [1] * len(starts)
+    axes = [axis % len(shape) for axis in axes] if axes is not None else [*range(len(starts))]
+    return _slices(shape, zip(axes, starts, ends, steps, strict=True))
+
+
+def _slices(shape: Sequence[int | str], parts: zip[tuple[int, ...]]) -> list[Move] | None:
+    moves: list[Move] = []
+    for axis, start, end, step in parts:
+        size = shape[axis]
+        if step < 1 or (axis == len(shape) - 1 and step > 1):
+            return None
+        stop = None if end >= np.iinfo(np.int32).max or end == size else int(end)
+        if (start, stop, step) != (0, None, 1) and not (isinstance(size, int) and start <= -size and stop is None):
+            moves.append(("slice", axis, int(start), stop, int(step)))
+    return moves
+
+
+def _not_padded(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
+    """Of a Pad by nothing."""
+    pads = node.attributes.get("pads")
+    if pads is None and len(node.inputs) > 1:
+        pads = model.constant(node.inputs[1])
+    return [] if pads is not None and not np.any(pads) else None
