@@ -1,7 +1,8 @@
 """Moves of the elements of an array, each plain data: views of it where they can be, and copies else.
 
-("view", shape), where 0 keeps a size and -1 takes the rest; ("transpose", order); ("index", axis, i) takes one
-element of a dimension away; ("slice", axis, start, stop, step) as Python's; ("roll", axis, shift) as NumPy's.
+("view", shape), where 0 keeps a size and -1 takes the rest; ("transpose", order); ("index", axis, i) takes
+one element, and the dimension is gone; ("slice", axis, start, stop, step) as Python's; ("roll", axis, shift)
+as NumPy's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def moved(x: np.ndarray, moves: Sequence[Move]) -> np.ndarray:
     """x after these moves, in order.
 
     Example:
-        >>> moved(np.arange(6).reshape(2, 3), [("roll", 1, 1), ("transpose", (1, 0)), ("index", 1, 0)]).tolist()
+        >>> x = np.arange(6).reshape(2, 3)
+        >>> moved(x, [("roll", 1, 1), ("transpose", (1, 0)), ("index", 1, 0)]).tolist()
         [2, 0, 1]
 
     Raises:

@@ -39,8 +39,7 @@ class Attention(Step):
     def operands(self, shapes: Shapes) -> list[Shape]:
         """The shapes of q, k and v."""
         return [
-            moved_shape(shapes[name], own)
-            for name, own in zip(self.inputs[:3], self.moves[:3], strict=True)
+            moved_shape(shapes[name], own) for name, own in zip(self.inputs[:3], self.moves[:3], strict=True)
         ]
 
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int, int]:

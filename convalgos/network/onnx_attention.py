@@ -7,12 +7,12 @@ the scores are seen in for it.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from convalgos.core.moves import Move
 from convalgos.network.attention import Attention
 from convalgos.network.onnx_channels import Steps
-from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
 
 ATTENTION = "convalgos.Attention"  # the operator of what is found; its attributes are those of the step
 MOST_BIASES = 2
@@ -65,7 +65,7 @@ class _Search:
             return None
         inside = {softmax.outputs[0]}
         scores = self._scores(softmax.inputs[0], inside)
-        if scores is None:
+        if scores is None or not self._is_as_made(softmax.inputs[0], scores):
             return None
         (q, k), v = scores.product.inputs, last.inputs[1]
         if any(map(self._model.is_constant, (q, k, v))):
@@ -93,7 +93,8 @@ class _Search:
         """What the scores before a softmax are made of; outputs of their nodes are noted."""
         biases: list[str] = []
         views: list[tuple[int, ...]] = []
-        scale, view = 1.0, ()
+        scale = 1.0
+        view: tuple[int, ...] = ()
         while (node := self._model.maker(name)) is not None and self._readers[name] == 1:
             inside.add(name)
             if node.op == "MatMul":
@@ -117,10 +118,14 @@ class _Search:
                 return None
         return None
 
+    def _is_as_made(self, name: str, scores: _Scores) -> bool:
+        """Whether a softmax sees the scores in the shape of the product, where there was another between."""
+        return not any(scores.views) or self._known(name) == self._known(scores.product.outputs[0])
+
     def _seen(self, node: OnnxNode, view: tuple[int, ...]) -> tuple[int, ...] | None:
         """The view of the scores before a reshape that undoes one, or begins one."""
         x, y = (self._known(name) for name in (node.inputs[0], node.outputs[0]))
-        if x is None or y is None or len(x) < 2 or x[-2:] != y[-2:] or min(x[-2:]) < 1:
+        if x is None or y is None or len(x) < 2 or x[-2:] != y[-2:] or 0 in x or min(x[-2:]) < 1:
             return None
         return () if view and len(x) < len(y) else x
 
@@ -139,9 +144,9 @@ class _Search:
             shape, other = self._model.shape(x), self._model.shape(bias)
             if of[i] is None or shape is None or not other or self._model.dtype(bias) != "float32":
                 continue
-            if not self._model.is_constant(x) and len(other) <= len(shape) and other[-1] == shape[-1]:
-                if self._model.is_constant(bias) or self._leads_to_product(x):
-                    return x, bias
+            fits = not self._model.is_constant(x) and _is_broadcast_to(other, shape)
+            if fits and (self._model.is_constant(bias) or self._leads_to_product(x)):
+                return x, bias
         return None
 
     def _leads_to_product(self, name: str) -> bool:
@@ -183,3 +188,10 @@ class _Search:
             else:
                 break
         return scale, name, tuple(reversed(moves))
+
+
+def _is_broadcast_to(bias: DynamicShape, shape: DynamicShape) -> bool:
+    """Whether what is added to scores has their columns, and is broadcast over them, never they over it."""
+    if len(bias) > len(shape) or bias[-1] != shape[-1]:
+        return False
+    return all(n in (1, m) for n, m in zip(bias[::-1], shape[::-1], strict=False))

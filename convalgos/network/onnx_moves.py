@@ -1,4 +1,4 @@
-"""Nodes of ONNX that move elements, as rearrangements: what stays together are the last dimension, or runs of it."""
+"""Nodes of ONNX that move elements, as rearrangements: the last dimension, or runs of it, stay together."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def _sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     shape = model.shape(node.inputs[0]) or ()
     given = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
     for i, name in enumerate(node.inputs[1:]):
-        if name and (array := model.constant(name)) is None:
+        array = model.constant(name) if name else None
+        if name and array is None:
             return None
-        given[i : i + 1] = [array.reshape(-1).tolist() if name else None]
+        given[i : i + 1] = [None if array is None else array.reshape(-1).tolist()]
     starts, ends, axes, *more = given
     if starts is None or ends is None:
         return None
@@ -81,7 +82,9 @@ def _slices(shape: Sequence[int | str], parts: zip[tuple[int, ...]]) -> list[Mov
         if step < 1 or (axis == len(shape) - 1 and step > 1):
             return None
         stop = None if end >= np.iinfo(np.int32).max or end == size else int(end)
-        if (start, stop, step) != (0, None, 1) and not (isinstance(size, int) and start <= -size and stop is None):
+        if (start, stop, step) != (0, None, 1) and not (
+            isinstance(size, int) and start <= -size and stop is None
+        ):
             moves.append(("slice", axis, int(start), stop, int(step)))
     return moves
 

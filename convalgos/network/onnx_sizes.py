@@ -105,7 +105,11 @@ class _Search:
         from onnx import numpy_helper
 
         sizes = self.sizes.get(node.input[1])
-        if sizes is None or [n for n in sizes if n is None] != [None] or any(n is not None and n < 1 for n in sizes):
+        if (
+            sizes is None
+            or [n for n in sizes if n is None] != [None]
+            or any(n is not None and n < 1 for n in sizes)
+        ):
             return None
         filled = np.array([-1 if n is None else n for n in sizes], np.int64)
         return numpy_helper.from_array(filled, f"{node.output[0]}/sizes")
@@ -117,7 +121,13 @@ class _Search:
         given = [name for name in node.input if name]
         of_onnx = node.domain in ("", "ai.onnx") and not node.op_type.startswith(RANDOM)
         nested = any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute)
-        if not of_onnx or nested or not given or len(node.output) != 1 or any(n not in self._data for n in given):
+        if (
+            not of_onnx
+            or nested
+            or not given
+            or len(node.output) != 1
+            or any(n not in self._data for n in given)
+        ):
             return False
         inputs = [onnx.ValueInfoProto(name=name, type=self.types[name]) for name in dict.fromkeys(given)]
         graph = onnx.helper.make_graph([node], "folded", inputs, [onnx.ValueInfoProto(name=node.output[0])])

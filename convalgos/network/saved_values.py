@@ -17,8 +17,8 @@ from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime.plan import Packed
-from convalgos.network import graph as graphs
 from convalgos.network import attention, group_norms, quantized_graph
+from convalgos.network import graph as graphs
 from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.mapped_weights import in_memory
 

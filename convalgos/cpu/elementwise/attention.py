@@ -21,9 +21,7 @@ from convalgos.cpu.vectors.microkernel import REGISTER_TILES
 
 # Of the peak, that the products reach with what stands between them; Sapphire Rapids, 12 heads of 197 rows.
 EFFICIENCY = 0.5
-# Epsilons by which an element may be off, relative to the largest of v, for each term of the longer product.
-EXPONENTIAL_ERROR = 8.0  # epsilons of an exponential and of the sum of a row
-BIASES = 2  # that may be added to the scores
+SHARE_ULPS = 16  # by which the shares of a row may be off where its scores are exact
 
 
 def attention_seconds(units: int, rows: int, depth: int, keys: int, width: int, machine: Machine) -> float:
@@ -40,6 +38,8 @@ def attention_seconds(units: int, rows: int, depth: int, keys: int, width: int, 
 
 class AttentionPlan(BoundStep):
     """y = softmax(scale q k + biases) v, over the last dimension; leading ones are broadcast.
+
+    A row of which a score is NaN or infinite, or all are -inf, is NaN; others of -inf have no share.
 
     Each operand is what moves make of the array that is given: heads are read where they lie in it, and y
     is written so. Where elements would not lie evenly, it is copied first.
@@ -147,7 +147,7 @@ class AttentionPlan(BoundStep):
         return launched(kernel, ATTEND_FIELDS, values, work, table, scratch, self, q, k, v, y, *biases)
 
     def _bias(self, x: np.ndarray, view: Shape, runs: list[BoundRun]) -> np.ndarray:
-        """What is added to the scores, seen as they are where that needs no copy; the rows of it lie evenly."""
+        """What is added to the scores, broadcast over them; its rows lie evenly."""
         scores = (*self._lead, self._rows, self._keys)
         seen = np.broadcast_to(x, moved_shape(scores, [("view", view)]) if view else scores)
         return _evenly(seen, (), runs)
@@ -178,16 +178,15 @@ def _step(x: np.ndarray, axis: int) -> int:
     return x.strides[axis] // FLOAT.itemsize if x.shape[axis] > 1 else 0
 
 
-def _evenly(
-    x: np.ndarray, moves: Sequence[Move], runs: list[BoundRun], turned: bool = False
-) -> np.ndarray:
+def _evenly(x: np.ndarray, moves: Sequence[Move], runs: list[BoundRun], turned: bool = False) -> np.ndarray:
     """x after moves, where it is a view whose rows, or columns where they may be turned, lie together.
 
     Else it is an array that one of the runs writes.
     """
     seen = moved(x, moves) if not any(kind == "roll" for kind, *_ in moves) else None
     if seen is not None and np.may_share_memory(seen, x):
-        if _is_even(seen) or (turned and _is_even(np.swapaxes(seen, -1, -2))):
+        ways = (seen, np.swapaxes(seen, -1, -2)) if turned else (seen,)
+        if any(map(_is_even, ways)):
             return seen
     made = RearrangementPlan(x.shape, moves)
     out = aligned_empty(math.prod(shape := moved_shape(x.shape, moves)), FLOAT).reshape(shape)

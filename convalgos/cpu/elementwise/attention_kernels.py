@@ -1,8 +1,8 @@
 """The driver of attention: softmax(scale q k + biases) v of heads, a block of rows of q at a time.
 
-The keys and the values of a head are packed into panels that micro-kernels read, once for all of its rows; the
-scores of a block never leave the first cache. Numbers of heads, batches and what is broadcast over them are
-the content of a table of offsets.
+The keys and the values of a head are packed into panels that micro-kernels read, once for all of its rows;
+the scores of a block never leave the first caches. Numbers of heads, batches and what is broadcast over them
+are the content of a table of offsets.
 
 Source: Dao, Fu, Ermon, Rudra and Re 2022, arXiv:2205.14135, of which this has the fusion, but whole rows.
 """
@@ -29,8 +29,8 @@ OPERANDS = ("q", "k", "v", "y", "first", "second")  # columns of the table of of
 # second (rows, keys), which are added to the scores where they are not at 0. Steps in elements, from one row
 # to the next; of k, where `k_turned`, from one column to the next. Parts of the scratch of a task in bytes.
 ATTEND_FIELDS = fields(
-    "q k v y first second offsets numbers units blocks rows keys depth width q_row k_row k_turned v_row y_row "
-    "first_row second_row scratch task_bytes key_bytes value_bytes query_bytes score_bytes out_bytes tasks"
+    "q k v y first second offsets numbers units blocks rows keys depth width q_row k_row k_turned v_row "
+    "y_row first_row second_row scratch task_bytes key_bytes value_bytes query_bytes score_bytes out_bytes tasks"
 )
 
 

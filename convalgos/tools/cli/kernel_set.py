@@ -29,8 +29,15 @@ from convalgos.cpu.dwconv import (
     row_tiling,
     weight_kernels,
 )
+from convalgos.cpu.elementwise import (
+    attention_kernels,
+    lrn_kernels,
+    norm_kernels,
+    rearranging_kernels,
+    resize_kernels,
+    selection_kernels,
+)
 from convalgos.cpu.elementwise import kernels as elementwise
-from convalgos.cpu.elementwise import lrn_kernels, norm_kernels, resize_kernels, selection_kernels
 from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
@@ -279,6 +286,9 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
         yield _kernel(lrn_kernels.lrn_share, size, lanes)
         yield _kernel(selection_kernels.select_share)
         yield _kernel(resize_kernels.resize_share, size, lanes)
+        yield _kernel(rearranging_kernels.rearrange_share)
+        rows = microkernel.REGISTER_TILES[vector_bytes()][attention_kernels.VECTORS]
+        yield _kernel(attention_kernels.attend_share, size, lanes, rows)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:
