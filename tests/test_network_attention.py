@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from test_network_odd_models import check_model
-from test_network_onnx import RNG, Builder, numbers
+from test_network_onnx import RNG, Builder, numbers, reference
 
 from convalgos.core.moves import moved, moved_shape, unmoved
 from convalgos.cpu.elementwise.attention import SHARE_ULPS, AttentionPlan
@@ -55,8 +55,6 @@ def test_attention_against_float64(images, heads, rows, keys, depth, width):
     right = moved(softmax(scores) @ c, last)
     terms = SHARE_ULPS + keys + (depth + 4) * np.abs(0.3 * a).max() * np.abs(b).max() + np.abs(scores).max()
     assert np.abs(y - right).max() <= terms * EPSILON * np.abs(c).max()
-    lanes = np.array_equal(plan.bind(q, k, v, biases[1], y).run() or y, y)
-    assert lanes  # bound runs write the same array again
 
 
 def test_whole_numbers_are_exact_where_one_score_is_far_above():
@@ -69,19 +67,19 @@ def test_whole_numbers_are_exact_where_one_score_is_far_above():
 
 
 def test_masks_and_numbers_that_are_none():
-    """As softmax defines them: -inf has no share, and what is NaN or infinite makes its row NaN."""
+    """As in ONNX Runtime: -inf has no share; NaN, inf, or nothing but -inf, makes a row NaN."""
     q, k, v = numbers((1, 5, 4)), numbers((1, 4, 19)), numbers((1, 19, 3))
     mask = np.zeros((5, 19), "f4")
     mask[0, 3:], mask[1], mask[2, 18], mask[3, 0] = -np.inf, -np.inf, np.nan, np.inf
     plan = AttentionPlan((q.shape, k.shape, v.shape), ((),) * 4, 1.0, ((),), (mask,))
     plan.run((q, k, v), y := np.empty((1, 5, 3), "f4"))
     assert np.isnan(y[0, 1:4]).all()
-    right = softmax(q.astype("f8") @ k + mask)[0, [0, 4]] @ v[0]
+    right = softmax((q.astype("f8") @ k + mask)[0, [0, 4]]) @ v[0]
     assert np.abs(y[0, [0, 4]] - right).max() < 1e-5
-    with np.errstate(invalid="ignore"):
-        build = Builder((1, 5, 4))
-        y = build.node("Softmax", build.node("Add", build.node("MatMul", "x", k), mask))
-    assert np.isnan(from_onnx(build.model(y))(q)[0, 1:4]).all()  # as the peer has it
+    build = Builder((1, 5, 4))
+    shares = build.node("Softmax", build.node("Add", build.node("MatMul", "x", k), mask))
+    peer = reference(build.model(build.node("MatMul", shares, v)), {"x": q})[0]
+    assert np.array_equal(np.isnan(peer), np.isnan(y))
 
 
 def test_operands_that_do_not_go_together():
@@ -172,7 +170,7 @@ def test_what_is_no_attention_stays():
 
 
 def test_windows_that_are_shifted():
-    """Rolled, divided into windows, and back; slices of every other pixel side by side, as when they merge."""
+    """Rolled, divided into windows, and back; then every other pixel side by side, as when they merge."""
     build = Builder(("n", 6, 8, 20))
     y = build.node("Relu", "x")
     for axis, by in ((1, 2), (2, 3)):

@@ -29,8 +29,9 @@ OPERANDS = ("q", "k", "v", "y", "first", "second")  # columns of the table of of
 # second (rows, keys), which are added to the scores where they are not at 0. Steps in elements, from one row
 # to the next; of k, where `k_turned`, from one column to the next. Parts of the scratch of a task in bytes.
 ATTEND_FIELDS = fields(
-    "q k v y first second offsets numbers units blocks rows keys depth width q_row k_row k_turned v_row "
-    "y_row first_row second_row scratch task_bytes key_bytes value_bytes query_bytes score_bytes out_bytes tasks"
+    "q k v y first second offsets numbers units blocks rows keys depth width q_row k_row k_turned v_row"
+    " y_row first_row second_row scratch task_bytes key_bytes value_bytes query_bytes score_bytes out_bytes"
+    " tasks"
 )
 
 
@@ -59,13 +60,14 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
                 for p in range(key_panels):
                     to, there = keys + p * deep * panel * SIZE, min(panel, a.keys - p * panel)
                     if a.k_turned:
-                        turn_panel(SIZE, LANES, k + p * panel * a.k_row * SIZE, a.k_row, to, a.depth, there)
+                        begin = k + p * panel * a.k_row * SIZE
+                        turn_head_panel(SIZE, LANES, begin, a.k_row, to, a.depth, there)
                     else:
-                        pack_panel(SIZE, LANES, k + p * panel * SIZE, a.k_row, to, a.depth, there)
+                        pack_head_panel(SIZE, LANES, k + p * panel * SIZE, a.k_row, to, a.depth, there)
                 for p in range(value_panels):
                     there = min(panel, a.width - p * panel)
                     to = values + p * a.keys * panel * SIZE
-                    pack_panel(SIZE, LANES, v + p * panel * SIZE, a.v_row, to, a.keys, there)
+                    pack_head_panel(SIZE, LANES, v + p * panel * SIZE, a.v_row, to, a.keys, there)
                 packed = unit
             q = a.q + (offsets[0] + first * a.q_row) * SIZE
             scale_rows(SIZE, LANES, ROWS, q, a.q_row, queries, a.depth, rows, a.numbers)
@@ -92,7 +94,7 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
 
 
 @simd.emitter
-def pack_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+def pack_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
     """y (rows, VECTORS * lanes) = x (rows, columns), and zeros beyond."""
     source, to = v.pointer(x), v.pointer(y)
     masks = [v.mask(v.isub(columns, j * v.lanes)) for j in range(VECTORS)]
@@ -103,7 +105,7 @@ def pack_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: V
 
 
 @simd.emitter
-def turn_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+def turn_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
     """y (rows, VECTORS * lanes) = x (columns, rows) turned over; the last column stands for those beyond.
 
     y has whole squares of lanes x lanes.

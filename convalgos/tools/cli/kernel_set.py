@@ -29,15 +29,6 @@ from convalgos.cpu.dwconv import (
     row_tiling,
     weight_kernels,
 )
-from convalgos.cpu.elementwise import (
-    attention_kernels,
-    lrn_kernels,
-    norm_kernels,
-    rearranging_kernels,
-    resize_kernels,
-    selection_kernels,
-)
-from convalgos.cpu.elementwise import kernels as elementwise
 from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
@@ -96,6 +87,7 @@ from convalgos.tools.cli.integer_kernels import integer_kernels
 from convalgos.tools.cli.phase_kernels import phase_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
 from convalgos.tools.cli.sliding_kernels import sliding_kernels
+from convalgos.tools.cli.step_kernels import step_kernels
 from convalgos.tools.cli.transform_kernels import transform_kernels
 
 BYTES = {"float32": 4, "float64": 8}
@@ -275,20 +267,10 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
         for pixels, filters in product(range(1, matrix_tiles.ACROSS + 1), repeat=2):
             yield _kernel(split_tiles.sum_split_tiles, lanes, pixels, filters)
     if size == 4:
-        yield _kernel(elementwise.combine_share, size, lanes)
-        yield _kernel(elementwise.upsample_share, size, lanes)
         yield _kernel(scaled_plan.scale_filter_rows, size, lanes)
         yield _kernel(band_kernels.sum_vectors, size, lanes)
         yield _kernel(band_kernels.finish_means, size, lanes)
-        for share in (norm_kernels.normalise_share, norm_kernels.moments_share, norm_kernels.factors_share):
-            yield _kernel(share, size, lanes)
-        yield from (_kernel(norm_kernels.apply_share, size, lanes, kind) for kind in finish.CODES)
-        yield _kernel(lrn_kernels.lrn_share, size, lanes)
-        yield _kernel(selection_kernels.select_share)
-        yield _kernel(resize_kernels.resize_share, size, lanes)
-        yield _kernel(rearranging_kernels.rearrange_share)
-        rows = microkernel.REGISTER_TILES[vector_bytes()][attention_kernels.VECTORS]
-        yield _kernel(attention_kernels.attend_share, size, lanes, rows)
+        yield from (_kernel(factory, *parameters) for factory, parameters in step_kernels())
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:

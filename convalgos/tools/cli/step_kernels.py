@@ -1,0 +1,37 @@
+"""The kernels of steps of networks beside convolutions: of float32 maps, and of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from convalgos.core.machine import vector_bytes
+from convalgos.cpu.elementwise import (
+    attention_kernels,
+    lrn_kernels,
+    norm_kernels,
+    rearranging_kernels,
+    resize_kernels,
+    selection_kernels,
+)
+from convalgos.cpu.elementwise import kernels as elementwise
+from convalgos.cpu.runtime import finish
+from convalgos.cpu.vectors import microkernel, simd
+
+Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
+SIZE = 4  # bytes of an element
+
+
+def step_kernels() -> Iterator[Compiled]:
+    """All of them."""
+    lanes = simd.lanes(SIZE)
+    for share in (
+        elementwise.combine_share, elementwise.upsample_share, norm_kernels.normalise_share,
+        norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
+        resize_kernels.resize_share,
+    ):  # fmt: skip
+        yield share, (SIZE, lanes)
+    yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
+    yield selection_kernels.select_share, ()
+    yield rearranging_kernels.rearrange_share, ()
+    rows = microkernel.REGISTER_TILES[vector_bytes()][attention_kernels.VECTORS]
+    yield attention_kernels.attend_share, (SIZE, lanes, rows)
