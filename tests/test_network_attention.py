@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from test_network_odd_models import check_model
-from test_network_onnx import RNG, Builder, numbers, reference
+from test_network_onnx import CLOSE, RNG, Builder, numbers, reference
 
 from convalgos.core.moves import moved, moved_shape, unmoved
 from convalgos.cpu.elementwise.attention import SHARE_ULPS, AttentionPlan
@@ -149,8 +149,10 @@ def test_attention_of_a_model(heads, depth, rows, mask, tmp_path):
     kinds = [type(step) for step in net.graph.steps]
     assert kinds.count(Attention) == 1
     assert not {Foreign, Rearrangement} & {*kinds}  # all of its operands are read where they lie
-    x = numbers((4, rows, heads * depth))
-    y = net(x)
+    for batch in (2, 4, 10):  # planned by what came before
+        x = numbers((batch, rows, heads * depth))
+        y, right = net(x), reference(model, {"x": x})[0]
+        assert np.abs(y - right).max() <= CLOSE * np.abs(right).max()
     net.save(tmp_path / "net.cal")
     assert np.array_equal(Network.load(tmp_path / "net.cal")(x), y)
 

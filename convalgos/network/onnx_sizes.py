@@ -8,6 +8,7 @@ follows from them alone is constant as well: masks, factors, and the sizes of a 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -131,6 +132,9 @@ class _Search:
             return False
         inputs = [onnx.ValueInfoProto(name=name, type=self.types[name]) for name in dict.fromkeys(given)]
         graph = onnx.helper.make_graph([node], "folded", inputs, [onnx.ValueInfoProto(name=node.output[0])])
+        self._infer(node)
+        if math.prod(n or 0 for n in self._dims(node.output[0]) or ()) > MOST_FOLDED:
+            return False
         feeds = {name: onnx.numpy_helper.to_array(self._data[name]) for name in given}
         try:
             model = onnx.helper.make_model(graph, opset_imports=self._imports)
@@ -156,7 +160,7 @@ class _Search:
         if not given or len(given) < len(inputs):
             return None
         x, *others = given
-        if op in ARITHMETIC:
+        if op in ARITHMETIC and not attributes.get("fmod", 0):
             return _elementwise(ARITHMETIC[op], x, others[0])
         if op == "Cast":
             return x if attributes["to"] == INT64 else None
@@ -225,7 +229,7 @@ def _elementwise(of: Callable[[int, int], int], x: Sizes, y: Sizes) -> Sizes | N
     made: Sizes = np.empty(np.broadcast_shapes(x.shape, y.shape), object)
     a: list[int | None] = np.broadcast_to(x, made.shape).reshape(-1).tolist()
     b: list[int | None] = np.broadcast_to(y, made.shape).reshape(-1).tolist()
-    if of is ARITHMETIC["Div"] and 0 in b:
+    if of in (ARITHMETIC["Div"], ARITHMETIC["Mod"]) and 0 in b:
         return None
     made.reshape(-1)[:] = [None if m is None or n is None else of(m, n) for m, n in zip(a, b, strict=True)]
     return made
