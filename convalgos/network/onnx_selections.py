@@ -86,7 +86,8 @@ def channel_slice(node: OnnxNode, model: OnnxModel) -> Steps:
     step = step or 1
     end_or_all = None if step < 0 and end < -channels else end
     order = np.arange(channels)[begin:end_or_all:step]
-    return [_selection(node, node.outputs[0], order)] if len(order) else None
+    whole = np.array_equal(order, np.arange(channels))  # the same elements
+    return [_selection(node, node.outputs[0], order)] if len(order) and not whole else None
 
 
 def channel_gather(node: OnnxNode, model: OnnxModel) -> Steps:

@@ -137,7 +137,9 @@ def _pad(node: OnnxNode, model: OnnxModel) -> Steps:
     if shape is None or not 3 <= len(shape) <= 5 or type(shape[1]) is not int:
         return None
     pad = _pad_of(node, model, len(shape))
-    return None if pad is None else [pad.step(node.name, node.inputs[0], node.outputs[0], shape[1])]
+    if pad is None or not any(map(any, pad.padding)):  # nothing is padded: the same elements
+        return None
+    return [pad.step(node.name, node.inputs[0], node.outputs[0], shape[1])]
 
 
 def _conv_transpose(node: OnnxNode, model: OnnxModel) -> Steps:
