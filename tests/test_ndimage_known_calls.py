@@ -58,15 +58,60 @@ def test_arguments_that_are_only_equal_are_read():
     np.testing.assert_array_equal(ca.ndimage.correlate1d(x, w), before + 4 * x)
 
 
-def test_what_is_written_or_lies_apart_takes_the_long_way():
+@pytest.mark.parametrize("dtype", ["f8", "f4", "u1"])
+def test_an_array_that_is_filled_is_any_of_its_type(dtype):
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        x, y = rng.standard_normal((5, 12)) * 9, np.full((5, 12), 77, dtype)
+        expected = scipy.ndimage.uniform_filter(x, 3, output=dtype)
+        assert ca.ndimage.uniform_filter(x, 3, output=y) is y
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+        y[...] = 77
+        assert ca.ndimage.uniform_filter(x, 3, y) is y
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+    assert len(known_calls._kept) == 2  # of which neither is the other's, nor that of a new array
+    assert ca.ndimage.uniform_filter(x, 3).dtype == np.float64
+    assert len(known_calls._kept) == 3
+
+
+def test_what_is_written_elsewhere_or_lies_apart_takes_the_long_way():
     x = np.arange(60.0).reshape(5, 12)
-    expected, y = ca.ndimage.uniform_filter(x, 3), np.full(x.shape, np.nan)
-    assert ca.ndimage.uniform_filter(x, 3, output=y) is y
-    assert ca.ndimage.uniform_filter(x, 3, y) is y
-    np.testing.assert_array_equal(y, expected)
+    expected = scipy.ndimage.uniform_filter(x, 3)
+    ca.ndimage.uniform_filter(x, 3, output=np.empty_like(x))
     apart = np.repeat(x, 2, 1)[:, ::2]
+    strided, read_only, both = apart.copy("F"), np.zeros(x.shape), np.stack([x, x])
+    read_only.flags.writeable = False
+    for y in (strided, np.empty(x.shape, ">f8"), both.reshape(-1)[60:].reshape(5, 12)):
+        assert ca.ndimage.uniform_filter(both[0], 3, output=y) is y
+        np.testing.assert_array_equal(y, expected)
+    over = np.concatenate([x.ravel(), np.zeros(12)])  # y begins amid x
+    ca.ndimage.uniform_filter(over[:60].reshape(5, 12), 3, output=over[12:].reshape(5, 12))
+    np.testing.assert_array_equal(over[12:].reshape(5, 12), expected)
+    own = x.copy()
+    ca.ndimage.uniform_filter(own, 3, output=own)
+    np.testing.assert_array_equal(own, expected)
+    with pytest.raises(ValueError, match="read-only"):
+        ca.ndimage.uniform_filter(x, 3, output=read_only)
+    with pytest.raises(RuntimeError, match="shape"):
+        ca.ndimage.uniform_filter(x, 3, output=np.zeros((5, 13)))
     np.testing.assert_array_equal(ca.ndimage.uniform_filter(apart, 3), expected)
     np.testing.assert_array_equal(ca.ndimage.uniform_filter(x.astype(">f8"), 3), expected)
+
+
+def test_weights_that_are_overwritten_are_told_by_their_elements():
+    x = np.arange(3.0)
+    for w in ([1.0, 2, 3], [4.0, 5, 6], [4.0, 5, 6]):
+        y, expected = np.array(w), scipy.ndimage.correlate1d(x, w)
+        np.testing.assert_array_equal(ca.ndimage.correlate1d(x, y, output=y), expected)
+
+
+def test_forget_plans_lets_go_of_them():
+    x = np.arange(20.0).reshape(4, 5)
+    ca.ndimage.sobel(x)
+    assert known_calls._kept
+    ca.forget_plans()
+    assert not known_calls._kept
+    np.testing.assert_array_equal(ca.ndimage.sobel(x), scipy.ndimage.sobel(x))
 
 
 def test_so_many_are_kept_for_each_number_of_threads(monkeypatch):

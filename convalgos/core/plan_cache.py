@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ forgotten = 0  # how often `forget_all_plans` was called: what others keep of pl
 
 _lock = guarded(threading.Lock())
 _caches: weakref.WeakSet[PlanCache] = weakref.WeakSet()
+_others: list[Callable[[], None]] = []
 
 
 class CachedPlan:
@@ -96,11 +97,18 @@ class PlanCache:
 
 
 def forget_all_plans() -> None:
-    """Let go of the plans of all caches."""
+    """Let go of the plans of all caches, and of what else is kept of plans."""
     global forgotten
     forgotten += 1
     for cache in list(_caches):
         cache.clear()
+    for forget in _others:
+        forget()
+
+
+def also_forget(forget: Callable[[], None]) -> None:
+    """Have `forget_all_plans` call what lets go of things that a module keeps beside plans."""
+    _others.append(forget)
 
 
 def weight(plan: Plan) -> int:

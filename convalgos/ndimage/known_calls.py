@@ -16,43 +16,53 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from convalgos.core import allocator, arrays
+from convalgos.core import allocator, arrays, plan_cache
 from convalgos.core.forks import guarded
 from convalgos.cpu.runtime.threads import plan_threads
 
 Given = ParamSpec("Given")
 Write = Callable[[np.ndarray, np.ndarray], None]  # (x, y): fills y, an array apart from x
 PLAIN = frozenset((int, float, bool, str, type(None), type))  # of values that are what they hold
-WRITTEN, MARKED = "output", "footprint"  # arguments that are arrays, and are not kept
+WRITTEN, MARKED = "output", "footprint"  # arguments that are arrays; with the latter no call is kept
 COUNT = 256  # calls that are kept; the first of them goes for one more
 MOST = 1 << 12  # bytes of an array of weights that is kept with its call
 SMALL = 1 << 14  # bytes of a result that may begin anywhere
 
 _kept: dict[Hashable, tuple[Write, np.dtype]] = {}
 _lock = guarded(threading.Lock())
+plan_cache.also_forget(_kept.clear)
 _this = threading.local()  # of a thread: `told`, what filled the results of the call that it is in
 
 
 def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
     """Makes calls of a filter short whose result is what `arguments.fill` has filled, and no more."""
     names = tuple(inspect.signature(function).parameters)
-    arrays_at = [(name, names.index(name)) for name in (WRITTEN, MARKED) if name in names]
+    written, marked = (names.index(name) if name in names else len(names) for name in (WRITTEN, MARKED))
 
     @functools.wraps(function)
     def taken(*args: Given.args, **kwargs: Given.kwargs) -> Any:
-        key = None
+        key: Hashable = None
+        y: Any = None
         if args and type(args[0]) is np.ndarray and arrays.is_laid(args[0].flags):
-            for name, at in arrays_at:
-                given = args[at] if len(args) > at else kwargs.get(name)
-                if given is not None and type(given) not in PLAIN:
-                    return function(*args, **kwargs)
-            key = _key(function, args, kwargs)
+            y = args[written] if len(args) > written else kwargs.get(WRITTEN)
+            mask = args[marked] if len(args) > marked else kwargs.get(MARKED)
+            if mask is not None:
+                pass
+            elif type(y) in PLAIN:
+                key = _key(function, args, kwargs)
+            elif _is_apart(y, args[0]):  # whatever else it holds is overwritten
+                if len(args) > written:
+                    read: Any = (*args[:written], None, *args[written + 1 :])
+                    key = _key(function, read, kwargs, y.dtype)
+                else:
+                    key = _key(function, args, {**kwargs, WRITTEN: None}, y.dtype)
         if key is None:
             return function(*args, **kwargs)
         x: Any = args[0]
         if (known := _kept.get(key)) is not None:
             write, dtype = known
-            y = new_array(x.shape, dtype)
+            if type(y) is not np.ndarray:
+                y = new_array(x.shape, dtype)
             write(x, y)
             return y
         outer, _this.told = getattr(_this, "told", None), []
@@ -83,24 +93,45 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return allocator.aligned_empty(count, dtype, idles=True).reshape(shape)
 
 
-def _key(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+def _is_apart(y: Any, x: np.ndarray) -> bool:
+    """Whether y is an array that is filled where it lies, of x's shape and apart from it in memory."""
+    if type(y) is not np.ndarray or y.shape != x.shape or not y.dtype.isnative:
+        return False
+    if not (arrays.is_laid(y.flags) and y.flags.writeable):
+        return False
+    both_own = y.base is None and x.base is None and y is not x
+    return both_own or not np.may_share_memory(y, x)
+
+
+def _key(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: np.dtype | None = None
+) -> Hashable:
     """By what a call is found again; None where an argument may be another one next time.
 
     Types are told, too: 1, 1.0 and True are equal, and SciPy refuses some of them.
+
+    written: the type of the array that is filled, which stands as None among the arguments.
     """
-    x = args[0]
-    parts: list[Any] = [function, plan_threads(), x.shape, x.dtype, *kwargs]
-    for given in (*args[1:], *kwargs.values()):
-        kind = type(given)
-        if kind in PLAIN:
-            parts += kind, given
-        elif kind is np.ndarray and given.nbytes <= MOST and given.dtype.kind != "O":
-            parts += kind, given.shape, given.dtype, given.tobytes()
-        elif kind in (tuple, list) and all(type(each) in PLAIN for each in given):
-            parts += kind, tuple(map(type, given)), tuple(given)
-        else:
+    x, given = args[0], (*args[1:], *kwargs.values())
+    types = tuple(map(type, given))
+    if not PLAIN.issuperset(types):
+        parts = tuple(map(_part, given))
+        if None in parts:
             return None
-    return tuple(parts)
+        given = parts
+    return function, plan_threads(), x.shape, x.dtype, written, tuple(kwargs), types, given
+
+
+def _part(given: Any) -> tuple[Any, ...] | None:
+    """What one argument is told by; None where it may hold something else next time."""
+    kind = type(given)
+    if kind in PLAIN:
+        return kind, given
+    if kind is np.ndarray and given.nbytes <= MOST and given.dtype.kind != "O":
+        return given.shape, given.dtype, given.tobytes()
+    if kind in (tuple, list) and PLAIN.issuperset(types := tuple(map(type, given))):
+        return types, tuple(given)
+    return None
 
 
 def _keep(key: Hashable, write: Write, dtype: np.dtype) -> None:

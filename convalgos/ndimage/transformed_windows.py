@@ -21,7 +21,7 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
-from convalgos.core.plan_cache import PlanCache
+from convalgos.core.plan_cache import PlanCache, also_forget
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.filtering.outer_products import line_factors
@@ -135,6 +135,9 @@ def _fastest(problem: ConvProblem, made_for: Setting) -> Candidate | None:
     """The transform that is predicted to be the fastest, if one serves."""
     limits = Constraints(allow=("cpu.fft", "cpu.fft_planes", "cpu.fft_tiles"), weights_constant=False)
     return next(iter(choose.close_candidates(problem, "cpu", limits, 1.0)), None)
+
+
+also_forget(_fastest.cache_clear)
 
 
 def _seconds_of_sums(w: Array, outputs: int, size: int, order: int) -> float:

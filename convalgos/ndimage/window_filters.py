@@ -274,11 +274,14 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
     if not windows:
         return _copied
     # of bools, means and minima are bytes in SciPy
+    as_given = of == into and of.kind != "b"
     of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (of, into))
     used = any(window.boundary == "constant" for _, window in windows)
     beyond = _beyond(cval, into, reduction, used)
     if np.can_cast(of, into) and beyond is not None:
         slide_all = Slides(shape, into, reduction, windows, beyond)
+        if as_given:
+            return slide_all
         return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     fits = _beyond(cval, of, reduction, used) is not None and (reduction != MEAN or into.kind == "f")

@@ -1,13 +1,65 @@
-"""A kernel launched on a copy of its record, with the addresses of two arrays and of a fresh scratch."""
+"""A kernel launched on a copy of its record, with the addresses of two arrays and of a fresh scratch.
+
+All of that is compiled: a filter of a small image takes a few microseconds, and Python's copies took two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from convalgos.core.allocator import ALIGNMENT, LARGE, aligned_empty
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors.simd import call, carray, copy_bytes, external, pointer
+
+# The record and how many words it has, which of them are the addresses of x, y and scratch, bytes of scratch
+# that is not given, and what is launched.
+LAUNCHED = fields("record words x_at y_at scratch_at room kernel tasks launch")
+
+_integer = external("PyNumber_AsSsize_t", 2)
+_release = external("PyEval_SaveThread", 0)
+_resume = external("PyEval_RestoreThread", 1, returns=False)
+_count = external("Py_IncRef", 1, returns=False)
+_allocate = external("PyMem_RawMalloc", 1)
+_free = external("PyMem_RawFree", 1, returns=False)
+_no_memory = external("PyErr_NoMemory", 0)
+
+
+def _launch_record(this: int, given: int, count: int) -> int:
+    """What Python calls as f(a, x, y, scratch, pool, threads), all integers; a: address of `LAUNCHED`.
+
+    scratch: 0 where it is to be found; the interpreter's lock is released meanwhile.
+    """
+    objects = carray(pointer(given), 6, np.intp)
+    a = carray(pointer(_integer(objects[0], 0)), 1, LAUNCHED)[0]
+    nbytes, scratch = a.words * 8, _integer(objects[3], 0)
+    memory = _allocate(nbytes + (a.room if scratch == 0 else 0))
+    result = this  # it is None
+    if memory == 0:
+        result = _no_memory()
+    else:
+        copy_bytes(memory, a.record, nbytes)
+        if scratch == 0:
+            scratch = memory + nbytes
+        words = carray(pointer(memory), a.words, np.int64)
+        words[a.x_at], words[a.y_at] = _integer(objects[1], 0), _integer(objects[2], 0)
+        words[a.scratch_at] = scratch + -scratch % ALIGNMENT
+        pool, threads = _integer(objects[4], 0), _integer(objects[5], 0)
+        state = _release()
+        call(a.launch, (pool, a.kernel, memory, a.tasks, threads))
+        _resume(state)
+        _free(memory)
+        _count(result)
+    return int(result)
+
+
+@functools.cache
+def launch_record() -> Callable[..., Any]:
+    return jit.from_python(b"launch_record", _launch_record, jit.FASTCALL)
 
 
 class RecordLaunch:
@@ -24,15 +76,19 @@ class RecordLaunch:
         self, kernel: int, record: np.ndarray, names: tuple[str, ...] | None, scratch_bytes: int, tasks: int,
         kept: Sequence[np.ndarray],
     ):  # fmt: skip
-        self._kernel, self._record, self._tasks = kernel, record, tasks
-        self._x, self._y, self._scratch = map((names or ()).index, ("x", "y", "scratch"))
-        self._room = scratch_bytes + ALIGNMENT
-        self._address, self._kept = jit.data_address(), kept
+        self._room, self._shared = scratch_bytes + ALIGNMENT, tasks > 1
+        record = record.reshape(-1)
+        places = map((names or ()).index, ("x", "y", "scratch"))
+        values = record.ctypes.data, len(record), *places, self._room, kernel, tasks, jit.launch_address()
+        self._launched = np.array([values], LAUNCHED)
+        self._at, self._address, self._run = self._launched.ctypes.data, jit.data_address(), launch_record()
+        self._kept = record, kept
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
-        words, address = self._record.copy(), self._address
-        scratch = (np.empty if self._room < LARGE else aligned_empty)(self._room, np.uint8)
-        begin = address(scratch)
-        words[self._x], words[self._y] = address(x), address(y)
-        words[self._scratch] = begin + -begin % ALIGNMENT
-        jit.launch(self._kernel, address(words), self._tasks, self._tasks > 1)
+        pool, threads = jit.pool_of_launch(True) if self._shared else (0, 1)
+        address = self._address
+        if self._room < LARGE:
+            self._run(self._at, address(x), address(y), 0, pool, threads)
+        else:
+            scratch = aligned_empty(self._room, np.uint8)
+            self._run(self._at, address(x), address(y), address(scratch), pool, threads)

@@ -17,12 +17,14 @@ from convalgos.cpu.filtering import (
     whole_sums,
     window_kernels,
 )
+from convalgos.cpu.runtime import record_launch
 from convalgos.cpu.vectors import simd
 
 
 def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
     """(factory, what it is given) of filters along axes, whose sums are float32 or float64."""
     yield small_windows.filter_small, ()
+    yield record_launch.launch_record, ()
     yield small_windows.filter_lines_small, ()
     if "int8" in dtypes:
         for along, size in product((0, 1), (1, 2, 4, 8)):
