@@ -147,6 +147,18 @@ def test_means_do_not_drift():
     assert np.isnan(ndimage.uniform_filter1d(x, 9)).sum() == 9
 
 
+@pytest.mark.parametrize(("dtype", "most"), [("int16", 512), ("uint16", 256), ("int8", 131072)])
+def test_means_next_to_the_limits_of_short_integers(dtype, most):
+    """The last count whose sums float32 holds, and the first that it does not."""
+    rng, limits = np.random.default_rng(6), np.iinfo(dtype)
+    for count in (most - 1, most, most + 1):
+        for value, other in ((limits.max, -1), (limits.min, 1)):
+            x = np.full((2, 700), value, dtype)
+            x[rng.random(x.shape) < 1 / min(count, 300)] += other
+            check("uniform_filter1d", x, count, axis=1)
+            check("uniform_filter1d", x.T.copy(), min(count, 900), axis=0)
+
+
 def test_quotients_of_short_sums():
     for count in [*range(2, 258), 300]:
         found = short_quotient(count)

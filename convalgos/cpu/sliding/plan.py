@@ -24,7 +24,7 @@ from convalgos.cpu.sliding.kernels import (
     WEIGHTED,
     slide_windows,
 )
-from convalgos.cpu.sliding.quotients import mean_numbers, short_quotient
+from convalgos.cpu.sliding.quotients import float_quotient, mean_numbers, short_quotient
 from convalgos.cpu.sliding.steps import sliding_steps
 from convalgos.cpu.sliding.strips import strip_width, strips_of
 from convalgos.cpu.vectors import simd
@@ -42,7 +42,9 @@ def sliding_bytes(dtype: np.dtype, reduction: int, taps: tuple[int, int]) -> int
     if reduction < MEAN or dtype.kind == "f":
         return dtype.itemsize
     short = dtype.itemsize == 1 and FORM_OF[dtype.kind] == UNSIGNED
-    return SHORT if short and all(short_quotient(n) is not None for n in taps) else 8
+    if short and all(short_quotient(n) is not None for n in taps):
+        return SHORT
+    return 4 if dtype.itemsize <= 2 and all(float_quotient(dtype, n) for n in taps) else 8
 
 
 class RowPhase(NamedTuple):

@@ -29,3 +29,13 @@ def short_quotient(count: int) -> tuple[int, int] | None:
         if factor < 1 << 16 and (factor * count - (1 << (16 + shift))) * most < 1 << (16 + shift):
             return factor, shift
     return None
+
+
+def float_quotient(dtype: np.dtype, count: int) -> bool:
+    """Whether float32 has the sums of so many elements of short integers, and the whole parts of their means.
+
+    A mean that is not whole is at least 1 / count less than the next number that is, away from zero; means of
+    16 bits are rounded by 2**-9 at most, where counts are up to 256, and those of 15 and 8 bits by less.
+    """
+    limits = np.iinfo(dtype)
+    return max(-int(limits.min), int(limits.max)) * count <= 1 << 24

@@ -19,6 +19,6 @@ def sliding_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         dtype = np.dtype(name)
         form = FORM_OF[dtype.kind]
         for reduction in (MINIMUM, MAXIMUM, MEAN, *((WEIGHTED, LINED) if dtype.kind == "f" else ())):
-            for taps in (3, 999) if name == "u1" and reduction == MEAN else (3,):
-                size = sliding_bytes(dtype, reduction, (taps, taps))
+            sizes = {sliding_bytes(dtype, reduction, (taps, taps)) for taps in (3, 999)}
+            for size in sorted(sizes):
                 yield slide_windows, (size, simd.lanes(size), dtype.itemsize, form, reduction)
