@@ -85,6 +85,30 @@ def test_outer_products_line_by_line(mode):
                 check(ca.ndimage.correlate(x, w, mode=mode, cval=3), expected, x, w)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "mirror", "nearest", "wrap", "constant"])
+def test_products_of_float32_lines(mode):
+    """Whose rounding hides in that of the sums; pixels of several elements, and the input is float64, too."""
+    rng = np.random.default_rng(12)
+    for shape, taps in (
+        ((40, 90), (5, 8)),
+        ((9, 20, 33), (3, 3, 5)),
+        ((20, 30, 3), (7, 4, 1)),
+        ((1, 9), (4, 3)),
+    ):
+        w: np.ndarray = np.array(rng.uniform(0.5, 1), "f4")
+        for size in taps:
+            w = w[..., None] * rng.standard_normal(size).astype("f4") if size > 1 else w[..., None]
+        assert w.dtype == np.float32 and line_factors(w.astype(float), is_single=True)
+        for dtypes in (("f4", "f4"), ("f4", "f8"), ("f8", "f8"), ("f8", "f4")):
+            x, y = rng.standard_normal(shape).astype(dtypes[0]), np.full(shape, np.nan, dtypes[1])
+            for cval in (0.0, 1.5):
+                ca.ndimage.correlate(x, w, y, mode, cval)
+                expected = scipy.ndimage.correlate(x, w, dtypes[1], mode, cval)
+                most = max(1.5, np.abs(x).max()) * np.abs(w).sum()
+                assert np.abs(y - expected).max() <= np.finfo(y.dtype).eps * (w.size + 4) * most
+    assert line_factors(np.array([[1.0, 2], [2, 4 + 1e-5]]), is_single=True) is None
+
+
 def test_outputs_axes_and_complex_numbers():
     rng = np.random.default_rng(2)
     x, w = random_input(rng, (11, 12, 13), "h"), rng.standard_normal((3, 4))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,34 +51,69 @@ class DenseFilter:
     def __init__(
         self, shape: Shape, x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float
     ):
-        self._w, self._axes, self._fill = w, axes, fill
+        self._types, self._w, self._axes, self._fill = (x, y), w, axes, fill
         self._sums = WindowFilter(w, x, y, axes, fill) if math.prod(shape) else None
+        self._ways: dict[Setting, _Transform | None] = {}  # of what settings were asked for
 
     def __call__(self, x: Array, y: Array) -> None:
-        if self._sums and not _transformed(x, self._w, y, self._axes, self._fill):
+        if self._sums is None:
+            return
+        way = self._way(self._sums)
+        if way is None or not _transformed(x, self._w, y, self._axes, self._fill, way):
             self._sums(x, y)
 
+    def _way(self, sums: WindowFilter) -> _Transform | None:
+        """The transform that is predicted to be faster than sums, if any; found once for each setting."""
+        if sums.is_lines or self._w.size < FEWEST_TAPS:
+            return None
+        made_for = setting()
+        if made_for not in self._ways:
+            self._ways[made_for] = _transform_of(*self._types, self._w, self._axes, self._fill, made_for)
+        return self._ways[made_for]
 
-def _transformed(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> bool:
-    """Fill y where transforms are the faster way to the same numbers."""
-    if w.size < FEWEST_TAPS or y.size * np.count_nonzero(w) < FEWEST_PRODUCTS:
-        return False
-    size, order = sum_type(x.dtype, y.dtype, w, fill)
-    floats = x.dtype.kind == y.dtype.kind == "f"
-    whole = x.dtype.kind in "bui" and fill.is_integer() and _on_grid(w, 1)
-    if not floats and not whole and (y.dtype.kind not in "iu" or _on_grid(w, FINE)):
-        return False  # SciPy's last bit is wanted, or too many sums are whole numbers
+
+class _Transform(NamedTuple):
+    """What transforms do in the place of sums."""
+
+    problem: ConvProblem
+    found: Candidate
+    dtype: np.dtype  # of transforms
+    is_float: bool  # and so are both arrays
+    is_whole: bool  # integers by integers
+    summed: float  # seconds of the sums
+
+
+def _transform_of(
+    x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float, made_for: Setting
+) -> _Transform | None:
+    """The way to the same numbers that is predicted to be faster for any data; None where none is."""
+    outputs = math.prod(axis.size for axis in axes)
+    if outputs * np.count_nonzero(w) < FEWEST_PRODUCTS:
+        return None
+    size, order = sum_type(x, y, w, fill)
+    floats = x.kind == y.kind == "f"
+    whole = x.kind in "bui" and fill.is_integer() and _on_grid(w, 1)
+    if not floats and not whole and (y.kind not in "iu" or _on_grid(w, FINE)):
+        return None  # SciPy's last bit is wanted, or too many sums are whole numbers
     dtype = np.dtype(f"f{size}" if floats else "f8")
     problem = _problem(w.shape, axes, fill, dtype.name)
-    found = None if problem is None else _fastest(problem, setting())
+    found = None if problem is None else _fastest(problem, made_for)
     if problem is None or found is None:
-        return False
-    summed = _seconds_of_sums(w, y.size, size, order)
+        return None
+    summed = _seconds_of_sums(w, outputs, size, order)
     passes = PASSES_OF_FLOATS if floats else PASSES_OF_INTEGERS
     passes += PASSES_OF_PIXELS if w.shape[-1] == 1 else 0
-    beside = passes * dtype.itemsize * y.size / devices.figures("cpu").bandwidth
+    beside = passes * dtype.itemsize * outputs / devices.figures("cpu").bandwidth
     if found.estimate_s + beside > summed:
-        return False
+        return None
+    return _Transform(problem, found, dtype, floats, whole, summed)
+
+
+def _transformed(
+    x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float, way: _Transform
+) -> bool:
+    """Fill y by a transform, unless the data are such that sums are the faster way to the same numbers."""
+    problem, found, dtype, floats, whole, summed = way
     most = _largest_sum(x, w, fill, dtype)
     error = found.error_bound * most
     if not math.isfinite(most) or (whole and error > CERTAIN):
@@ -144,7 +179,7 @@ def _seconds_of_sums(w: Array, outputs: int, size: int, order: int) -> float:
     """How long `correlate_windows` is predicted to take."""
     machine = devices.figures("cpu")
     products = int(np.count_nonzero(w))
-    if order == FUSED and products == w.size and line_factors(w) is not None:
+    if order == FUSED and products == w.size and line_factors(w, size == 4) is not None:
         products = sum(w.shape)
     peak = machine.peak_float32 if size == 4 else machine.peak_float64
     return float(2 * products * outputs / (SHARE[order] * peak))

@@ -17,10 +17,13 @@ Array = np.ndarray[Any, Any]
 ROUNDING = 4  # units in the last place of the largest weight, by which products may differ from a filter
 
 
-def line_factors(w: Array) -> list[Array] | None:
+def line_factors(w: Array, is_single: bool = False) -> list[Array] | None:
     """1-D filters whose outer product is w, in float64; None where there are none.
 
     Of integers they are integers, too. Those of one element are 1, except the last.
+
+    is_single: what is summed is float32, so that each weight may differ by `ROUNDING` of its own units, as
+        the products of lines of float32 do.
     """
     if not w.any():
         return None
@@ -41,7 +44,9 @@ def line_factors(w: Array) -> list[Array] | None:
     product = lines[0]
     for line in lines[1:]:
         product = product[..., None] * line
-    allowed = 0.0 if whole else rounding * np.abs(w).max()
+    allowed: Any = 0.0 if whole else rounding * np.abs(w).max()
+    if is_single and not whole:
+        allowed = np.maximum(allowed, ROUNDING * float(np.finfo(np.float32).eps) * np.abs(w))
     return lines if bool((np.abs(product - w) <= allowed).all()) else None
 
 

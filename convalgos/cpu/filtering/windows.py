@@ -18,6 +18,8 @@ from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.cpu.filtering import line_steps, line_sums
 from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_line
+from convalgos.cpu.filtering.line_filters import passes_of, run_passes
+from convalgos.cpu.filtering.line_passes import LinePass
 from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.whole_sums import settle_line
@@ -29,7 +31,8 @@ from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 
 Array = np.ndarray[Any, Any]
-SEPARABLE = 2.5  # products of a window for one of its lines, from which on lines are the faster
+SEPARABLE = 2.5  # products of a window for one of its lines, from which on lines are the faster,
+LINES = 1.5  # and where passes along lines take them. Xeon
 NARROW = 64  # elements of neighbours that no filter spans, from which on they are rows of their own
 SPARSE = 0.5  # share of weights that are not 0, below which a list of them is the faster
 BYTES = {"int8", "uint8"}  # types of whose sums few are next to whole numbers in float32
@@ -56,7 +59,7 @@ def _sums_of(weights: bytes, taps: Shape, x: np.dtype, y: np.dtype, fill: float)
     w = np.frombuffer(weights).reshape(taps)
     size = max(x.itemsize, y.itemsize) if x.kind == y.kind == "f" else _exact_bytes(x, y, w, fill)
     if size:
-        lines = line_factors(w) if (w != 0).all() else None  # zeros are left out
+        lines = line_factors(w, size == 4) if (w != 0).all() else None  # zeros are left out
         return Sums(size, FUSED, lines)
     step = LineStep(0, tuple(w.ravel().tolist()), AxisWindow(1), fill)
     way = way_of_sums(step, x, 4) if x.name in BYTES and y.name in BYTES else line_steps.ORDERED
@@ -99,6 +102,9 @@ class WindowFilter:
     """
 
     def __init__(self, w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float):
+        self._lines = _line_passes(w, x, y, axes, fill)
+        if self._lines:
+            return
         axes, step = _pixels(merged_axes(axes))
         w = w.reshape([axis.taps for axis in axes])
         sums = _sums_of(w.tobytes(), w.shape, x, y, float(fill))
@@ -118,12 +124,42 @@ class WindowFilter:
         last = WeightedPass(lines[-2], x, y, [*flat, rows, columns], step, sums, fill, lines[-1])
         self._passes.append(last)
 
+    @property
+    def is_lines(self) -> bool:
+        """Whether passes along lines do it, which take less time than any other way."""
+        return bool(self._lines)
+
     def __call__(self, x: Array, y: Array) -> None:
+        if self._lines:
+            run_passes(self._lines, x, y)
+            return
         for each in self._passes[:-1]:
             between = np.empty(x.shape, each.dtype)
             each.run(x, between)
             x = between
         self._passes[-1].run(x, y)
+
+
+def _line_passes(
+    w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float
+) -> list[LinePass]:
+    """Passes along lines that do the same, where nothing is rounded to less than sums are; else none."""
+    taps = [axis.taps for axis in axes if axis.taps > 1]
+    if not (x.kind == y.kind == "f" and y.itemsize >= x.itemsize) or w.size < LINES * sum(taps):
+        return []
+    if len(taps) < 2 or (fill != 0 and any(axis.boundary == "constant" for axis in axes)):
+        return []
+    lines = _sums_of(w.tobytes(), w.shape, x, y, float(fill)).lines
+    if lines is None:
+        return []
+    if axes[-1].taps == 1:
+        lines[0], lines[-1] = lines[0] * lines[-1][0], np.ones(1)
+    steps = [
+        LineStep(i, tuple(line.tolist()), axis, 0.0)
+        for i, (axis, line) in enumerate(zip(axes, lines, strict=True))
+        if axis.taps > 1
+    ]
+    return passes_of(tuple(axis.size for axis in axes), x, y, tuple(steps))
 
 
 def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
