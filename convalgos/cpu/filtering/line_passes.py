@@ -32,6 +32,7 @@ CHUNK = 8 << 10  # bytes of sums of a chunk of a line that is only summed across
 PIECE = 64 << 10  # bytes of sums of a chunk of a line that is summed along itself
 SHARED = 1 << 17  # products of a pass that are worth a second thread
 MOST_TAPS = 1 << 9  # of sums that whole parts are taken of with an error far below 1
+FUSED_BITS = 16  # of integers whose sums are settled where they are summed
 UNITS = 4  # of work for each thread, where there are so many
 
 
@@ -72,11 +73,8 @@ class LinePass:
             self._along(along)
         if across:
             self._across(across, along)
-            if along and all(map(self._are_bytes, (across, along))):
-                f = self.values
-                f["whole"], f["bounds"] = self._whole(across, line_elements.FLOAT)
-                kind = line_elements.KINDS.index("uint8")
-                f["row_whole"], f["row_bounds"] = self._whole(along, kind)
+            if along:
+                self._fuse(across, along)
         else:
             self._rows()
 
@@ -166,6 +164,28 @@ class LinePass:
         kind = line_elements.KINDS.index(self.y_dtype.name)
         kernel = whole_sums.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)
+
+    def _fuse(self, across: LineStep, along: LineStep) -> None:
+        """Have sums of integers settled in registers where no whole part lies beyond their type."""
+        f, steps = self.values, (across, along)
+        kind = line_elements.KINDS.index(self.y_dtype.name)
+        if all(map(self._are_bytes, steps)):
+            f["whole"], f["bounds"] = self._whole(across, line_elements.FLOAT)
+            f["row_whole"], f["row_bounds"] = self._whole(along, kind)
+        elif all(map(self._are_held, steps)):
+            between = line_elements.KINDS.index(self.dtype.name)
+            for name, held, step in (("whole", between, across), ("row_whole", kind, along)):
+                order = order_of_sums(step.weights)
+                f[name] = whole_sums.settled_sums(held, order, self.size, self.lanes)
+
+    def _are_held(self, step: LineStep) -> bool:
+        """Whether sums are settled, and none that is cut off lies beyond the type of y, which is x's."""
+        if self.ways[step] != CLOSE or self.y_dtype.kind not in "iu" or self.x_dtype != self.y_dtype:
+            return False
+        limits, taps = np.iinfo(self.y_dtype), step.weights
+        most = max(int(limits.max), abs(step.fill)) * math.fsum(map(abs, taps))
+        positive = limits.min < 0 or min(*taps, step.fill) >= 0
+        return limits.bits == FUSED_BITS and positive and most < limits.max + 0.5
 
     def _are_bytes(self, step: LineStep) -> bool:
         """Whether sums lie from 0 to 255, and are settled."""

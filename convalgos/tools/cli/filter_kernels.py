@@ -53,6 +53,8 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         for kind, order in product((line_elements.FLOAT, line_elements.KINDS.index("uint8")), in_order):
             if size == 4:
                 yield whole_sums.whole_sums, (kind, order, *kinds)
+        for name, order in product(("float64", "int16", "uint16"), in_order if size == 8 else ()):
+            yield whole_sums.settled_sums, (line_elements.KINDS.index(name), order, *kinds)
         for number, name in enumerate(line_elements.KINDS):
             yield line_elements.load_line, (number, *kinds)
             if name != dtype:
