@@ -96,7 +96,7 @@ def whole_sums(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
 
 @jit.specialise
 def settled_sums(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
-    """`whole_sums` of any sums, with the bounds of `cut_off`: integers of a kind, or numbers like the sums."""
+    """`whole_sums` of any sums, with the bounds of `cut_off`: integers of a kind, or such numbers."""
 
     def settled_sums(
         table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int, exact: int,
