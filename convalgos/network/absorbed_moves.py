@@ -13,7 +13,10 @@ INVERTIBLE = ("view", "transpose")
 
 
 def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
-    """The graph in which attention reads what was moved where it was, and writes where it will be."""
+    """The graph in which attention reads what was moved where it was, and writes where it will be.
+
+    The moves that nothing reads then are still there.
+    """
     steps: dict[str, Step] = {}
     readers = graph.readers()
     for step in graph.steps:
@@ -32,7 +35,7 @@ def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
         for name in step.outputs:
             steps[name] = made
     found = tuple(dict.fromkeys(steps.values()))
-    return _needed(replace(graph, steps=found))
+    return replace(graph, steps=found)
 
 
 def _reading_unmoved(step: Attention, steps: dict[str, Step]) -> Attention:
@@ -59,14 +62,3 @@ def _moves_of(step: Step) -> Moves:
 
 def _is_invertible(moves: Moves) -> bool:
     return all(kind in INVERTIBLE for kind, *_ in moves)
-
-
-def _needed(graph: NetworkGraph) -> NetworkGraph:
-    """Without steps that nothing reads."""
-    wanted = set(graph.outputs)
-    kept: list[Step] = []
-    for step in reversed(graph.steps):
-        if wanted & {*step.outputs}:
-            wanted |= {*step.inputs}
-            kept.append(step)
-    return replace(graph, steps=tuple(reversed(kept)))

@@ -34,7 +34,7 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
-    return moves_absorbed(needed(graph))
+    return needed(moves_absorbed(needed(graph)))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
