@@ -13,9 +13,12 @@ TOLERANCES = {"f": 2e-5, "F": 2e-5}  # relative to the largest answer; 1e-11 for
 FILTERS = ("f4", "f8", "c8", "c16")
 
 
-@pytest.fixture(params=["plans", "windows"])
+@pytest.fixture(params=["plans", "windows", "sums"])
 def planned(monkeypatch, request):
-    """Nothing is left to SciPy; by plans, or by short arrays' windows."""
+    """Nothing is left to SciPy; by plans, by short arrays' windows, or by sums along axes."""
+    if request.param != "sums":
+        for module, name in ((lines, "TAPS"), (lines, "SUMS"), (images, "FEW_TAPS")):
+            monkeypatch.setattr(module, name, 0)
     if request.param == "plans":
         for module, name in ((lines, "PRODUCTS"), (short_windows, "GATHERED"), (extensions, "FEW")):
             monkeypatch.setattr(module, name, 0)
@@ -264,6 +267,11 @@ def test_what_is_not_finite_stays_under_the_filter():
         (ca.signal.upfirdn(np.ones(600), x, 2, 3), 200),
     ):
         assert np.isnan(y).sum() == np.isnan(y[1]).sum() == reach
+    some = np.ones((2, 50)), np.array([1.0, np.inf, -1.0])  # of zeros before the first sample would come NaN
+    check(
+        np.isnan(ca.signal.lfilter(some[1], 2.0, some[0])),
+        np.isnan(scipy.signal.lfilter(some[1], 2.0, some[0])),
+    )
 
 
 def test_the_method_is_the_one_that_convolve_takes():

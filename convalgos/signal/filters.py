@@ -18,8 +18,8 @@ from numpy.polynomial import legendre
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal import small_images
-from convalgos.signal.extensions import with_extension
-from convalgos.signal.lines import axis_of, filtered
+from convalgos.signal.extensions import OF_NUMPY, with_extension
+from convalgos.signal.lines import axis_of, filtered, summed_along
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.scipy_answers import or_scipy, plain
 
@@ -58,7 +58,10 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None, *, out: Any 
     dtype = np.result_type(*(v for v in arrays if v is not None))
     if taps.ndim != 1 or divisor.shape != (1,) or at is None or dtype.char not in "fdFD":
         return None
-    h = taps.astype(dtype) / divisor.astype(dtype)
+    with np.errstate(all="ignore"):
+        h = taps.astype(dtype) / divisor.astype(dtype)
+    if not np.isfinite(h).all():
+        return None  # the zeros around a signal would spread it
     held, n = None, lines.shape[at]
     if zi is not None:
         shape = list(lines.shape)
@@ -174,7 +177,7 @@ def savgol_filter(
         return None
     if mode == "interp" and window_length > n:
         return None
-    lines = signal.astype(signal.dtype if signal.dtype.char in "fd" else np.float64, copy=False)
+    lines = signal.astype(np.float32 if signal.dtype == np.float32 else np.float64, copy=False)
     h = _coefficients(window_length, polyorder, deriv, float(delta)).astype(lines.dtype)
     if mode == "interp":
         first, last = _edges(window_length, polyorder, deriv, float(delta))  # (half, window_length) each
@@ -187,7 +190,11 @@ def savgol_filter(
         return y
     if mode == "constant" and cval == 0:
         return filtered(lines, h, at, half, n, out)
-    padded = with_extension(lines, at, window_length - 1 - half, half, mode, cval)
+    low = window_length - 1 - half
+    fill = float(cval) if mode == "constant" else 0.0
+    if (y := summed_along(lines, h[::-1], at, low, OF_NUMPY.get(mode, mode), fill, out)) is not None:
+        return y
+    padded = with_extension(lines, at, low, half, mode, cval)
     return filtered(padded, h, at, window_length - 1, n, out)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.errors import missing
+from convalgos.cpu.filtering.axis_filter import axis_filter
 from convalgos.signal import short_windows
-from convalgos.signal.problems import run_as_problem
+from convalgos.signal.outputs import holds_result
+from convalgos.signal.problems import all_finite, run_as_problem
 
-# Up to here nothing else is faster; Zen 4, two threads.
-PRODUCTS = 1 << 18  # of a line and a filter that NumPy's loop of dot products convolves
+# Up to here nothing else is faster.
+PRODUCTS = 1 << 18  # of a line and a filter that NumPy's loop of dot products convolves; Zen 4, two threads
+TAPS, SUMS = 64, 1 << 21  # of a filter, or products in all, that are summed; Sapphire Rapids, two threads
 
 
 def filtered(
@@ -23,8 +26,10 @@ def filtered(
     """
     n, k = x.shape[axis], h.size
     lines = x.size // n
+    if count == n and (y := summed_along(x, h[::-1], axis, k - 1 - first, out=out)) is not None:
+        return y
     if lines == 1 and n * k <= PRODUCTS:
-        y: np.ndarray = np.convolve(x.reshape(n), h)[first : first + count]
+        y = np.convolve(x.reshape(n), h)[first : first + count]
         return y.reshape([count if i == axis else 1 for i in range(x.ndim)])
     if lines * count * k <= short_windows.GATHERED:
         low = first - k + 1
@@ -41,13 +46,34 @@ def filtered(
     return run_as_problem(x, w, [axis], others, [(first, count)], "auto", out)
 
 
+def summed_along(
+    x: np.ndarray, w: np.ndarray, axis: int, low: int, boundary: str = "constant", fill: float = 0.0,
+    out: np.ndarray | None = None,
+) -> np.ndarray | None:  # fmt: skip
+    """y[i] = sum_t w[t] * x[i + t - low] along an axis, by sums; None where something else may be faster.
+
+    Args:
+        w: (k,), which is real, or has no imaginary parts.
+        boundary: of `core.boundaries`, with `fill` beyond the ends where that is "constant".
+        out: as of `filtered`.
+    """
+    n, k = x.shape[axis], w.size
+    if (k > TAPS and (k > n or x.size * k > SUMS)) or missing("llvmlite") or not np.isfinite(w.sum()):
+        return None  # the zeros beyond the ends would spread what is not finite
+    if x.dtype.kind == "c" and (w.imag.any() or not all_finite(x)):
+        return None
+    whole = np.ascontiguousarray(x, x.dtype.char)
+    parts = whole.view(whole.real.dtype).reshape(*x.shape, -1)  # (..., real and imaginary part)
+    weights = np.ascontiguousarray(w.real, parts.dtype)
+    writes = holds_result(out, x.shape, whole.dtype) and not np.may_share_memory(out, x)
+    y = out if writes and out is not None else np.empty_like(whole)
+    by = axis_filter(parts.shape, parts.dtype, axis, AxisWindow(n, k, low, boundary), fill)
+    by(parts, weights, y.view(parts.dtype))
+    return y
+
+
 def axis_of(axis: int, ndim: int) -> int | None:
     """The axis counted from the front, or None where there is no such axis."""
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim:
         return None
     return int(axis) % ndim
-
-
-def lengths(*arrays: np.ndarray) -> bool:
-    """Whether all have axes and elements."""
-    return all(a.ndim and math.prod(a.shape) for a in arrays)

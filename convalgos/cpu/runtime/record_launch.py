@@ -1,4 +1,4 @@
-"""A kernel launched on a copy of its record, with the addresses of two arrays and of a fresh scratch.
+"""A kernel launched on a copy of its record, with addresses of two or three arrays and of a fresh scratch.
 
 All of that is compiled: a filter of a small image takes a few microseconds, and Python's copies took two.
 """
@@ -16,9 +16,9 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, external, pointer
 
-# The record and how many words it has, which of them are the addresses of x, y and scratch, bytes of scratch
-# that is not given, and what is launched.
-LAUNCHED = fields("record words x_at y_at scratch_at room kernel tasks launch")
+# The record and how many words it has, which of them are the addresses of x, y, scratch and the third array,
+# bytes of scratch that is not given, and what is launched.
+LAUNCHED = fields("record words x_at y_at scratch_at third_at room kernel tasks launch")
 
 _integer = external("PyNumber_AsSsize_t", 2)
 _release = external("PyEval_SaveThread", 0)
@@ -30,11 +30,12 @@ _no_memory = external("PyErr_NoMemory", 0)
 
 
 def _launch_record(this: int, given: int, count: int) -> int:
-    """What Python calls as f(a, x, y, scratch, pool, threads), all integers; a: address of `LAUNCHED`.
+    """What Python calls as f(a, x, y, scratch, third, pool, threads), all integers; a: address of `LAUNCHED`.
 
-    scratch: 0 where it is to be found; the interpreter's lock is released meanwhile.
+    scratch: 0 where it is to be found; third: 0 where the record keeps its own. The interpreter's lock is
+    released meanwhile.
     """
-    objects = carray(pointer(given), 6, np.intp)
+    objects = carray(pointer(given), 7, np.intp)
     a = carray(pointer(_integer(objects[0], 0)), 1, LAUNCHED)[0]
     nbytes, scratch = a.words * 8, _integer(objects[3], 0)
     memory = _allocate(nbytes + (a.room if scratch == 0 else 0))
@@ -47,8 +48,11 @@ def _launch_record(this: int, given: int, count: int) -> int:
             scratch = memory + nbytes
         words = carray(pointer(memory), a.words, np.int64)
         words[a.x_at], words[a.y_at] = _integer(objects[1], 0), _integer(objects[2], 0)
+        third = _integer(objects[4], 0)
+        if third != 0:
+            words[a.third_at] = third
         words[a.scratch_at] = scratch + -scratch % ALIGNMENT
-        pool, threads = _integer(objects[4], 0), _integer(objects[5], 0)
+        pool, threads = _integer(objects[5], 0), _integer(objects[6], 0)
         state = _release()
         call(a.launch, (pool, a.kernel, memory, a.tasks, threads))
         _resume(state)
@@ -70,25 +74,27 @@ class RecordLaunch:
         record: (fields,) int64.
         names: of these; "x", "y" and "scratch" are set by each call.
         kept: what the record points to, which lives as long as this.
+        third: the name of an address that each call may bring in the place of the record's.
     """
 
     def __init__(
         self, kernel: int, record: np.ndarray, names: tuple[str, ...] | None, scratch_bytes: int, tasks: int,
-        kept: Sequence[np.ndarray],
+        kept: Sequence[np.ndarray], third: str = "",
     ):  # fmt: skip
         self._room, self._shared = scratch_bytes + ALIGNMENT, tasks > 1
         record = record.reshape(-1)
-        places = map((names or ()).index, ("x", "y", "scratch"))
+        places = map((names or ()).index, ("x", "y", "scratch", third or "x"))
         values = record.ctypes.data, len(record), *places, self._room, kernel, tasks, jit.launch_address()
         self._launched = np.array([values], LAUNCHED)
         self._at, self._address, self._run = self._launched.ctypes.data, jit.data_address(), launch_record()
         self._kept = record, kept
 
-    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+    def __call__(self, x: np.ndarray, y: np.ndarray, third: np.ndarray | None = None) -> None:
         pool, threads = jit.pool_of_launch(True) if self._shared else (0, 1)
         address = self._address
+        brought = 0 if third is None else address(third)
         if self._room < LARGE:
-            self._run(self._at, address(x), address(y), 0, pool, threads)
+            self._run(self._at, address(x), address(y), 0, brought, pool, threads)
         else:
             scratch = aligned_empty(self._room, np.uint8)
-            self._run(self._at, address(x), address(y), address(scratch), pool, threads)
+            self._run(self._at, address(x), address(y), address(scratch), brought, pool, threads)
