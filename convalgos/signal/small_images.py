@@ -125,8 +125,9 @@ def small_without_feedback(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None, **other: Any) -> Any:
-        if type(b) is type(x) is np.ndarray and zi is None and axis == -1 and not other and b.ndim == 1:
-            y = _lines(b, a, x)
+        if type(b) is type(x) is np.ndarray and zi is None and not other and b.ndim == 1:
+            along_rows = type(axis) is int and axis in (-1, x.ndim - 1)
+            y = _lines(b, a, x) if along_rows else None
             if y is not None:
                 return y
         return function(b, a, x, axis, zi, **other)

@@ -1,6 +1,6 @@
 """How a gradient of the input gets the border of its map: three ways, and which one a problem is computed in.
 
-Measured on Zen 4 beside zeros, depthwise and dense layers of maps from 7x7 to 112x112.
+Measured beside zeros on Zen 4 and on Sapphire Rapids, depthwise and dense layers of maps from 7x7 to 112x112.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from convalgos.core.boundaries import ZERO
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.data import BackwardData
 from convalgos.cpu.borders.outer_places import products_beyond
+from convalgos.cpu.vectors import simd
 
 # Products that reach beyond the edges for each in the map: from so many on kernels fold small maps,
 FOLDED_SHARE = 0.08
-# and up to so many are added, where each channel is by itself and where all are summed: these are computed in
-# tiles elsewhere, in fewer products.
-ADDED_SHARE, SUMMED_SHARE = 0.3, 0.005
+# and up to so many are added: where each channel is by itself; where all are summed, by direct sums and by
+# transforms, which compute them in fewer products; and where channels fill less than half of a vector.
+ADDED_SHARE, SUMMED_SHARE, TRANSFORMED_SHARE = 1.0, 0.15, 0.005
+FEW_ADDED_SHARE, FEW_SUMMED_SHARE = 0.15, 0.005
 
 
 class Way(Enum):
@@ -45,7 +47,17 @@ def gradient_way(inner: Algorithm, problem: ConvProblem) -> Way:
     by_channel = p.groups > 1 and p.w_shape[1] == p.gemm_n == 1
     if p.groups > 1 and not by_channel:
         return Way.EXTENDED
-    return Way.ADDED if outer <= (ADDED_SHARE if by_channel else SUMMED_SHARE) * inside else Way.EXTENDED
+    return Way.ADDED if outer <= _added_share(inner, p, by_channel) * inside else Way.EXTENDED
+
+
+def _added_share(inner: Algorithm, problem: ConvProblem, by_channel: bool) -> float:
+    """Products beyond the edges for each in the map, up to which they are added."""
+    few = simd.lanes(problem.itemsize) > 2 * problem.C
+    if by_channel:
+        return FEW_ADDED_SHARE if few else ADDED_SHARE
+    if inner.spreads_nan:
+        return TRANSFORMED_SHARE
+    return FEW_SUMMED_SHARE if few else SUMMED_SHARE
 
 
 def _folds(inner: Algorithm, problem: ConvProblem) -> bool:
