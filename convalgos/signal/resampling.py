@@ -25,6 +25,7 @@ from convalgos.signal.problems import all_finite, real_parts, signal_plan
 from convalgos.signal.scipy_answers import or_scipy, plain
 
 FEW = 1 << 15  # products that SciPy sums before ours has begun; Zen 4
+ONE_THREAD = 1 << 18  # products up to which NumPy's OpenBLAS wakes no threads, which may take milliseconds
 MODES = (
     "constant",
     "symmetric",
@@ -190,7 +191,8 @@ def _resampled(
     finite = all_finite(x) and all_finite(h)
     if not finite and up > 1:
         return None  # the zeros beside the coefficients of a phase would spread it
-    if lines * turns * bank.size // up <= short_windows.GATHERED:
+    products = lines * turns * bank.size
+    if products // up <= short_windows.GATHERED and products <= ONE_THREAD:
         padded = x
         if low or high:
             padded = np.zeros((*x.shape[:-1], low + x.shape[-1] + high), x.dtype)
