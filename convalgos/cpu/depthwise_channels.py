@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.allocator import aligned_empty
 from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
@@ -37,6 +36,7 @@ from convalgos.cpu.dwconv.channel_blocking import (
     groups_of_vector,
 )
 from convalgos.cpu.dwconv.channel_cost import block_cycles
+from convalgos.cpu.dwconv.channel_filters import packed_lanes, taps_by_channel
 from convalgos.cpu.dwconv.channel_kernels import (
     CHANNEL_KERNEL_FIELDS,
     filter_block,
@@ -46,10 +46,10 @@ from convalgos.cpu.dwconv.channel_tables import (
     band_tables,
     column_table,
     filler,
-    lane_filters,
     lanes_in_lines,
 )
 from convalgos.cpu.dwconv.folded_maps import NO_FOLD, fold_map, fold_values, folding_blocking
+from convalgos.cpu.gemm.panels import packed_panels
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -141,16 +141,10 @@ class ChannelsPlan(KernelPlan):
         )
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(blocks, vectors, T, R, C/groups, S, lanes): lanes are the filters of the groups of a vector."""
-        c, p = self._cut, self._cut.problem
-        filters, outside = lane_filters(c)
-        packed = aligned_empty(c.blocks * c.vectors * p.gemm_k * c.lanes, np.dtype(p.compute_dtype))
-        packed = packed.reshape(c.blocks, c.vectors, *p.kernel[:2], p.w_shape[1], p.kernel[2], c.lanes)
-        chosen = w.reshape(p.K, p.w_shape[1], *p.kernel)[filters]  # (blocks, vectors, lanes, C/g, T, R, S)
-        packed[...] = chosen.transpose(0, 1, 4, 5, 3, 6, 2)
-        if outside is not None:
-            np.copyto(packed, 0, where=outside[:, :, None, None, None, None, :])
-        return packed
+        taps = taps_by_channel(self._cut, w)
+        if taps is None:
+            return packed_lanes(self._cut, w)
+        return packed_panels(taps[None], self._cut.blocks * self._cut.vectors)
 
 
 def _of_maps(

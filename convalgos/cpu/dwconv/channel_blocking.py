@@ -238,10 +238,12 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     near = _near(p, groups)
     in_place = near == (True, True)
     shared = in_place and p.layout == "channels_last"
-    # Two vectors keep the registers busy on narrow maps, and spare the first cache where the pixels lie so
-    # many bytes apart that they share few of its sets.
+    # Two vectors keep the registers busy on narrow maps, spare the first cache where the pixels lie so many
+    # bytes apart that they share few of its sets, and read a line of channels_last once that both need, which
+    # tells where it comes from beyond L2 and few taps follow.
     narrow = p.spatial_out[2] <= (2 if shared else 1) * MOST_PIXELS[vector_bytes()][2]
-    crowded = shared and p.C * p.itemsize % 512 == 0
+    even = p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0 and _leaves_l2(p)
+    crowded = shared and (even or p.C * p.itemsize % 512 == 0)
     lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
     pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
     c = _uncut_block(p, near, pair)
@@ -290,15 +292,28 @@ def _uncut_block(p: ConvProblem, near: tuple[bool, bool], pair: bool) -> Channel
     return c
 
 
+def _leaves_l2(p: ConvProblem) -> bool:
+    """Whether x and y are more than what stays in the caches of the cores from call to call."""
+    return int(p.x_bytes + p.y_bytes) > plan_threads() * cache_sizes()[1]
+
+
 def _band_count(c: ChannelBlocking) -> int:
-    """Bands for all threads, whose rows stay in half of L2. c: in one band."""
-    p, rows_out = c.problem, c.problem.spatial_out[1]
+    """Bands for all threads, whose rows of x stay in half of L2. c: in one band.
+
+    Where blocks share lines, and not all of x and y stays there from call to call, the rows of both take a
+    quarter of it.
+    """
+    p, rows_out, (_, l2, _) = c.problem, c.problem.spatial_out[1], cache_sizes()
+    limit = l2 // 2
     if c.x_near:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * c.source[0] * p.itemsize
     else:
         row_bytes = c.scratch_bytes // rows_out
     threads, overlap = plan_threads(), p.kernel_extent[1] - 1  # rows of x that two bands share
-    rows = max(1, overlap, cache_sizes()[1] // 2 // row_bytes)
+    if c.shares_lines and _leaves_l2(p):
+        limit = l2 // 4
+        row_bytes += p.spatial_out[0] * p.spatial_out[2] * c.target[0] * p.itemsize
+    rows = max(1, overlap, limit // row_bytes)
     bands = -(-rows_out // rows)
     while bands < rows_out:
         units = p.N * c.blocks * bands
