@@ -14,7 +14,7 @@ Source: the NHWC depthwise kernels of XNNPACK and oneDNN; skipped borders as in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -26,16 +26,18 @@ from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
-from convalgos.core.problem import ConvProblem
+from convalgos.core.problem import ConvProblem, Shape
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.block_activations import block_kernel, kind_of_block
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
     ChannelBlocking,
+    Spread,
     channel_blocking,
     groups_of_vector,
 )
 from convalgos.cpu.dwconv.channel_cost import block_cycles
+from convalgos.cpu.dwconv.channel_fields import map_fields
 from convalgos.cpu.dwconv.channel_filters import packed_lanes, taps_by_channel
 from convalgos.cpu.dwconv.channel_kernels import (
     CHANNEL_KERNEL_FIELDS,
@@ -43,18 +45,16 @@ from convalgos.cpu.dwconv.channel_kernels import (
     filter_channel_blocks,
 )
 from convalgos.cpu.dwconv.channel_tables import (
-    band_tables,
-    column_table,
-    filler,
     lanes_in_lines,
 )
-from convalgos.cpu.dwconv.folded_maps import NO_FOLD, fold_map, fold_values, folding_blocking
+from convalgos.cpu.dwconv.folded_maps import folding_blocking
 from convalgos.cpu.gemm.panels import packed_panels
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.records import by_name
+from convalgos.cpu.runtime.spread_outputs import SpreadOutputs
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
@@ -76,18 +76,22 @@ ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon 
 class ChannelsPlan(KernelPlan):
     strided_batch = True
 
-    def __init__(self, problem: ConvProblem, algorithm: Channels, folded: ConvProblem | None = None):
+    def __init__(
+        self, problem: ConvProblem, algorithm: Channels, cut: ChannelBlocking,
+        folded: ConvProblem | None = None,
+    ):  # fmt: skip
         """
         Args:
             folded: the gradient of a map with a border, of which the problem computes that with its border.
         """
-        c = self._cut = channel_blocking(problem) if folded is None else folding_blocking(problem)
+        c = self._cut = cut
+        self.rows_apart = cut.spread is not None
         # pixels of channels_last belong to several tasks; what two of them write must not be finished twice
         self.finishes = c.problem.y_layout != "channels_last" and not c.overlaps
         p, size = c.problem, computed_bytes(c.problem)
         x_pixel, y_pixel = channels_together(p.layout, p.C), channels_together(p.y_layout, p.K)
         gather, place = turns(size, c.lanes, map_form(p.dtype))
-        of_maps, self._pointed = _of_maps(c, folded)
+        of_maps, self._pointed = map_fields(c, folded)
         self._folds = folded is not None
         self._unbounded = np.array([-np.inf, np.inf], p.compute_dtype)
         values = of_maps | {
@@ -106,9 +110,10 @@ class ChannelsPlan(KernelPlan):
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these take other vectors of channels."""
         c, known = channel_blocking(problem), self._cut
-        if self._folds or (c.vectors, c.x_near, c.y_near) != (known.vectors, known.x_near, known.y_near):
+        alike = (c.vectors, c.x_near, c.y_near) == (known.vectors, known.x_near, known.y_near)
+        if self._folds or known.spread or not alike:
             return None
-        of_maps, pointed = _of_maps(c)
+        of_maps, pointed = map_fields(c)
         plan = self.resized(problem, of_maps, plan_threads() * c.scratch_bytes)
         plan._cut, plan._pointed = c, pointed
         return plan
@@ -147,49 +152,6 @@ class ChannelsPlan(KernelPlan):
         return packed_panels(taps[None], self._cut.blocks * self._cut.vectors)
 
 
-def _of_maps(
-    c: ChannelBlocking, folded: ConvProblem | None = None
-) -> tuple[dict[str, int | np.ndarray], list[np.ndarray]]:
-    """The fields that depend on the sizes of the maps, and what their tables point to.
-
-    folded: as of the plan.
-    """
-    p, size = c.problem, computed_bytes(c.problem)
-    slices, slices_out = p.spatial[0], p.spatial_out[0]
-    x_pixels, y_pixels = math.prod(p.spatial), math.prod(folded.spatial if folded else p.spatial_out)
-    # of vectors of channels, which are whole blocks; and of pixels
-    x_c = 1 if p.layout == "channels_last" else x_pixels
-    y_k = 1 if p.y_layout == "channels_last" else y_pixels
-    x_pixel, y_pixel = channels_together(p.layout, p.C), channels_together(p.y_layout, p.K)
-    # what the kernels read and write, `from` and `to`: x and y themselves, or scratch
-    (from_pixel, from_slice, from_vector), (to_pixel, to_slice, to_vector) = c.source, c.target
-    from_row, to_row = p.spatial[2] * from_pixel, p.spatial_out[2] * to_pixel
-    w_row = p.w_shape[1] * p.kernel[2] * c.lanes
-    w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
-    bands, runs, lines = band_tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
-    columns, of_columns = column_table(c, from_pixel, to_pixel)
-    x_shape, _, y_shape = p.array_shapes
-    values: dict[str, int | np.ndarray] = {
-        "images": p.N, "band_count": c.bands, "bands": bands, "runs": runs,
-        "x_n": math.prod(x_shape[1:]), "x_c": x_c, "x_vector": c.groups * p.w_shape[1] * x_c,
-        "x_slice": x_pixels // slices * x_pixel,
-        "y_n": p.K * y_pixels if folded else math.prod(y_shape[1:]), "y_k": y_k,
-        "y_vector": c.groups * p.gemm_n * y_k,
-        "y_slice": y_pixels // slices_out * y_pixel, "slices": slices, "slices_out": slices_out,
-        "from_vector": from_vector, "from_slice": from_slice,
-        "to_vector": to_vector, "to_slice": to_slice,
-        "from_next": p.stride[1] * from_row, "to_next": to_row,
-        "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
-        "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
-        "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
-        "columns": columns, "column_count": len(columns), "fetch": int(c.fetch), "filler": filler(c),
-        "filter_block": filter_block(*block_kernel(c), CLIP),
-        "fold": fold_map(size, c.lanes) if folded else 0,
-        **(fold_values(folded, to_slice // to_pixel) if folded else NO_FOLD),
-    }  # fmt: skip
-    return values, [*lines, *of_columns]
-
-
 def turns(size: int, lanes: int, form: int) -> tuple[int, int]:
     """`gather` and `place` of maps, which turn pixels to scratch and back."""
     if form == SAME:
@@ -199,7 +161,7 @@ def turns(size: int, lanes: int, form: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Channels(SingleThreaded, Algorithm):
+class Channels(SingleThreaded, SpreadOutputs, Algorithm):
     family: ClassVar[str] = "cpu.depthwise"
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64", *HALF_DTYPES)
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
@@ -256,7 +218,18 @@ class Channels(SingleThreaded, Algorithm):
         return error_of_sums(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
-        return ChannelsPlan(problem, self)
+        return ChannelsPlan(problem, self, channel_blocking(problem))
+
+    def spreads(self, problem: ConvProblem) -> bool:
+        if problem.y_layout != "channels_last" or self.why_not(problem):
+            return False
+        c = channel_blocking(problem)
+        return c.in_place and not c.has_border
+
+    def plan_spread(self, problem: ConvProblem, spatial: Shape, step: Shape) -> Plan:
+        ones = (1,) * (3 - len(step))
+        spread = Spread((*ones, *spatial), (*ones, *step))
+        return ChannelsPlan(problem, self, replace(channel_blocking(problem), spread=spread))
 
     def folds(self, problem: ConvProblem) -> bool:
         """Whether it folds a gradient that it computes onto a map, in scratch that L2 holds."""
@@ -268,11 +241,11 @@ class Channels(SingleThreaded, Algorithm):
 
     def plan_folded(self, problem: ConvProblem, folded: ConvProblem) -> Plan:
         """The gradient of a map with its border, folded onto the map as the problem of this has it."""
-        return ChannelsPlan(problem, self, folded)
+        return ChannelsPlan(problem, self, folding_blocking(problem), folded)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         found = known.on_maps(problem) if isinstance(known, ChannelsPlan) else None
-        return found or ChannelsPlan(problem, self)
+        return found or self.plan(problem)
 
     def why_not_on_maps(self, problem: ConvProblem) -> str | None:
         return _too_large(problem)

@@ -46,6 +46,11 @@ class Phase:
         reads = self.reads(dy.shape[first : first + len(self.rows)], first)
         return dy if reads is None else dy[reads]
 
+    def writes(self, stride: Shape, first: int) -> tuple[slice, ...]:
+        """Slices of dx that it is, whose dimensions from the first on are the map's."""
+        of_map = (slice(start, None, step) for start, step in zip(self.start, stride, strict=True))
+        return (slice(None),) * first + tuple(of_map)
+
     def reads(self, sizes: Shape, first: int) -> tuple[slice, ...] | None:
         """Slices of dy that it reads, whose dimensions from the first on have these sizes; None of all."""
         if all(rows == (0, size) for rows, size in zip(self.rows, sizes, strict=True)):

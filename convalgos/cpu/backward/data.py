@@ -4,9 +4,10 @@
 that algorithm once, on dy and the rotated filter, into dx itself. With a stride:
 
 1. the problem is split into sub-problems, one for each phase, or one for all (`subproblems`);
-2. these are computed into scratch: slice by slice where each thread can have slices of its own
-   (`per_thread`), else each sub-problem by all threads (`phases_plan`);
-3. the phases are interleaved into dx (`interleave`).
+2. these are computed into dx itself by kernels that can leave gaps between their outputs, else into scratch:
+   slice by slice where each thread can have slices of its own (`per_thread`), else each sub-problem by all
+   threads (`phases_plan`);
+3. from scratch, the phases are interleaved into dx (`interleave`).
 
 All sub-problems go to that one algorithm. `cpu/polyphase.py` has each of them planned by itself.
 """
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.backward.by_forward import ByForward
-from convalgos.core.backward.polyphase import is_whole
+from convalgos.core.backward.polyphase import is_whole, phases
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
@@ -28,6 +30,7 @@ from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, phases_bytes
 from convalgos.cpu.backward.slices import Slicing, slicing
 from convalgos.cpu.backward.subproblems import Subproblem, distinct_forwards, subproblems
+from convalgos.cpu.runtime.spread_outputs import SpreadOutputs
 
 # Products of phases together, zeros among them, for each that they have apart, up to which they are computed
 # together: by transforms, which then have one kernel and read dy once, and by sums of products, where dx has
@@ -91,13 +94,20 @@ class BackwardData(ByForward):
     def _together(self, problem: ConvProblem) -> bool:
         return not problem.is_empty and len(self.subproblems(problem)[0].phases) > 1
 
+    def _spreads(self, problem: ConvProblem) -> bool:
+        return spreads(problem, self.inner, self.spare(problem))
+
     def slicing(self, problem: ConvProblem) -> Slicing | None:
+        if self._spreads(problem):
+            return None
         return slicing(problem, self.inner, self.spare(problem))
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         if cut := self.slicing(problem):
             return slices.slices_seconds(cut, self.inner, machine)
         sums = sum(count * self.inner.cost(f, machine) for f, count in self.kinds(problem))
+        if self._spreads(problem):
+            return sums
         return sums + interleaving_seconds(problem, self.kinds(problem), machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
@@ -114,10 +124,26 @@ class BackwardData(ByForward):
             return slices.slices_workspace_bytes(cut, self.inner)
         kinds = self.kinds(problem)
         each = [self.inner.workspace_bytes(f) for f, _ in kinds]
-        return sum(each) + phases_bytes(problem, kinds)
+        return sum(each) + (0 if self._spreads(problem) else phases_bytes(problem, kinds))
 
     def plan(self, problem: ConvProblem) -> Plan:
         if cut := self.slicing(problem):
             return SlicedPlan(problem, self, cut)
-        plans = {f: self.child_plan(f) for f, _ in self.kinds(problem)}
-        return PhasesPlan(problem, self, self.subproblems(problem), plans)
+        found, kinds = self.subproblems(problem), self.kinds(problem)
+        if self._spreads(problem):
+            assert isinstance(self.inner, SpreadOutputs)
+            lie = problem.spatial, problem.stride
+            plans = {f: self.inner.plan_spread(f, *lie) for f, _ in kinds}
+            return PhasesPlan(problem, self, found, plans, spread=True)
+        return PhasesPlan(problem, self, found, {f: self.child_plan(f) for f, _ in kinds})
+
+
+@lru_cache(512)
+def spreads(problem: ConvProblem, algorithm: Algorithm, spare: float) -> bool:
+    """Whether kernels of an algorithm write the phases of a problem where they lie in dx."""
+    if problem.is_empty or is_whole(problem) or not isinstance(algorithm, SpreadOutputs):
+        return False
+    found = subproblems(problem, spare)
+    forwards = [p.forward for p in found if p.forward]
+    apart = len(forwards) == len(phases(problem))  # together, or without taps, they are brought there
+    return apart and all(map(algorithm.spreads, {*forwards}))

@@ -1,4 +1,7 @@
-"""The phases of a gradient of the input one after the other, each by all threads, and then interleaved."""
+"""The phases of a gradient of the input one after the other, each by all threads, and then interleaved.
+
+Kernels that can leave gaps between their outputs write the phases where they lie in dx.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def interleaving_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -
 
 
 class PhasesPlan(BoundParts):
-    """Runs the plan of each sub-problem, and interleaves what they computed."""
+    """Runs the plan of each sub-problem, and interleaves what they computed, unless they write it into dx."""
 
     def __init__(
         self,
@@ -51,23 +54,26 @@ class PhasesPlan(BoundParts):
         algorithm: Algorithm,
         found: Sequence[Subproblem],
         plans: Mapping[ConvProblem, Plan],
+        spread: bool = False,
     ):
         """
         Args:
             found: the `subproblems` of the problem.
             plans: of their forward problems.
+            spread: whether the plans write pixels of dx that lie a stride apart.
         """
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
-        self._whole = is_whole(problem)
+        self._interleaves = not (spread or is_whole(problem))
         self._subproblems = found
         self._together = len(found[0].phases)
         self._plans = [plans[p.forward] if p.forward else None for p in found]
         first = 2 if problem.layout == "channels_first" else 1
         self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
+        self._writes = [p.whole.writes(problem.stride, first) if spread else () for p in found]
         # A filter serves plans whose phases go to the same algorithms.
         by = ", ".join(dict.fromkeys(plan.algorithm for plan in plans.values()))
         self._key = self._key._replace(algorithm=f"{algorithm.id} ({by})")
-        computed = [] if self._whole else [plan.problem.y_bytes for plan in self._plans if plan]
+        computed = [plan.problem.y_bytes for plan in self._plans if plan and self._interleaves]
         self._phases_bytes = whole_lines(sum(computed))
         inner = max((plan.scratch_bytes or 0 for plan in plans.values()), default=0)
         self.scratch_bytes = self._phases_bytes + inner
@@ -88,19 +94,23 @@ class PhasesPlan(BoundParts):
 
     def new_workspace(self) -> PhasesWorkspace:
         spaces = {plan: plan.new_workspace() for plan in self._plans if plan}
-        return PhasesWorkspace(self.problem, self._subproblems, self._plans, spaces)
+        return self._workspace(spaces)
+
+    def _workspace(self, spaces: Mapping[Plan, Any], scratch: np.ndarray | None = None) -> PhasesWorkspace:
+        found = self._subproblems if self._interleaves else None
+        return PhasesWorkspace(self.problem, found, self._plans, spaces, scratch)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
         workspace: Any,
     ) -> None:  # fmt: skip
         biases = self._biases(bias)
-        for plan, filters, reads, target, inner in zip(
-            self._plans, w, self._reads, workspace.targets, workspace.inner, strict=True
+        for plan, filters, reads, writes, target, inner in zip(
+            self._plans, w, self._reads, self._writes, workspace.targets, workspace.inner, strict=True
         ):
             if plan is not None:
                 dy = x if reads is None else np.ascontiguousarray(x[reads])
-                plan.run(dy, filters, biases, activation, y if target is None else target, inner)
+                plan.run(dy, filters, biases, activation, y[writes] if target is None else target, inner)
         if workspace.interleaving is not None:
             workspace.interleaving(bias, activation, y)
 
@@ -114,13 +124,15 @@ class PhasesPlan(BoundParts):
         """The runs of the phases, and the launch that interleaves them, where all of these are launches."""
         scratch = checked_scratch(scratch, self.scratch_bytes or 0)
         phases, inner = (None, None) if scratch is None else np.split(scratch, [self._phases_bytes])
-        workspace = PhasesWorkspace(self.problem, self._subproblems, self._plans, {}, phases)
+        workspace = self._workspace({}, phases)
         runs = [
             plan.bind(
-                part, PreparedFilter(plan._key, filters), y if target is None else target,
+                part, PreparedFilter(plan._key, filters), y[writes] if target is None else target,
                 self._biases(bias), activation, None, inner,
             )
-            for plan, filters, part, target in zip(self._plans, w.data, parts, workspace.targets, strict=True)
+            for plan, filters, part, writes, target in zip(
+                self._plans, w.data, parts, self._writes, workspace.targets, strict=True
+            )
             if plan is not None
         ]  # fmt: skip
         if any(run.launches is None for run in runs):
@@ -128,11 +140,12 @@ class PhasesPlan(BoundParts):
         launches = [launch for run in runs for launch in run.launches or ()]
         told = all(run.x_places for run in runs)
         x_words = [place.word for run in runs for place in run.x_places] if told else []
-        y_places = runs[0].y_places if workspace.interleaving is None else ()
+        told = all(run.y_places for run in runs)
+        y_words = [place.word for run in runs for place in run.y_places] if told else []
         if workspace.interleaving is not None:
-            last, y_words = workspace.interleaving.bind(bias, activation, y)
+            last, (y_word,) = workspace.interleaving.bind(bias, activation, y)
             launches.append(last)
-            y_places = address_words(y, y_words)
+            y_words = [y_word]
         return jit.bound_run(
             tuple(launches),
             self,
@@ -142,7 +155,7 @@ class PhasesPlan(BoundParts):
             workspace,
             runs,
             x_places=address_words(x, x_words),
-            y_places=y_places,
+            y_places=address_words(y, y_words),
         )
 
     def _biases(self, bias: np.ndarray | None) -> np.ndarray | None:
@@ -154,18 +167,19 @@ class PhasesWorkspace:
     """Of one run at a time: where sub-problems are computed, in what workspaces, what interleaves them."""
 
     def __init__(
-        self, problem: ConvProblem, found: Sequence[Subproblem], plans: Sequence[Plan | None],
+        self, problem: ConvProblem, found: Sequence[Subproblem] | None, plans: Sequence[Plan | None],
         spaces: Mapping[Plan, Any], scratch: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
+            found: what is computed into scratch; None where plans write into dx.
             spaces: workspaces of plans that are run with them.
             scratch: bytes for what the sub-problems compute; None for new ones.
         """
         self.inner = [spaces.get(plan) if plan else None for plan in plans]
-        self.targets: list[np.ndarray | None] = [None] * len(plans)  # dx itself where it is one phase
+        self.targets: list[np.ndarray | None] = [None] * len(plans)  # parts of dx
         self.interleaving: interleave.Interleaving | None = None
-        if is_whole(problem):
+        if found is None:
             return
         shapes = [plan.problem.array_shapes[2] if plan else (0,) for plan in plans]
         dtype, count = numpy_dtype(problem.dtype), sum(map(math.prod, shapes))

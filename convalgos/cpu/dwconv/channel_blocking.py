@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,13 @@ EVEN_UNITS = 16  # units of work for each thread, from which on it matters littl
 SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
 
 
+class Spread(NamedTuple):
+    """Where the outputs lie that are some of the pixels of a larger map of channels_last, in 3-D."""
+
+    spatial: Shape  # of that map
+    step: Shape  # from one output to the next
+
+
 @dataclass(frozen=True)
 class ChannelBlocking:
     """How the work is cut: `vectors` of groups by bands of output rows, and rows into blocks of columns."""
@@ -33,10 +41,11 @@ class ChannelBlocking:
     vectors: int  # filtered side by side
     pixels: int  # of a block of columns
     bands: int  # their sizes differ by one row at most
+    spread: Spread | None = None  # None where outputs are all of y
 
     def in_bands(self, bands: int) -> ChannelBlocking:
         """The same in so many bands."""
-        return ChannelBlocking(self.problem, self.x_near, self.y_near, self.vectors, self.pixels, bands)
+        return replace(self, bands=bands)
 
     @cached_attribute
     def lanes(self) -> int:
@@ -99,9 +108,20 @@ class ChannelBlocking:
     def target(self) -> tuple[int, int, int]:
         """The same for what they write: y, or its band in scratch."""
         p = self.problem
+        if self.spread:
+            (_, height, width), (step_d, _, step_w) = self.spread
+            return step_w * p.K, step_d * height * width * p.K, self.lanes
         if self.y_near:
             return self._map_strides(p.spatial_out, p.y_layout, p.K)
         return self._scratch_strides(p.spatial_out[0], self.band_rows * p.spatial_out[2])
+
+    @property
+    def target_row(self) -> int:
+        """Elements between the rows of what they write."""
+        p, pixel = self.problem, self.target[0]
+        if self.spread:
+            return self.spread.step[1] * self.spread.spatial[2] * p.K
+        return int(p.spatial_out[2] * pixel)
 
     def _map_strides(self, spatial: Shape, layout: str, channels: int) -> tuple[int, int, int]:
         pixel = channels_together(layout, channels)
@@ -155,7 +175,7 @@ class ChannelBlocking:
         p = self.problem
         if self.in_place:
             alike = p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
-            return alike and p.x_bytes > cache_sizes()[2] // 4
+            return alike and not self.spread and p.x_bytes > cache_sizes()[2] // 4
         whole = p.itemsize == computed_bytes(p)  # pixels are as large in scratch as in x and y
         whole = whole and not (self.x_near or self.y_near)
         return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
