@@ -1,12 +1,11 @@
 """An ONNX model as its reader sees it: nodes, constants, and what is known of the shapes of values.
 
-Constants are folded by ONNX Runtime's own optimiser, where a model has nodes that compute nothing else.
+Where a model has nodes that compute constants, these are folded first (`onnx_folding`).
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,13 +19,12 @@ from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_file import Weights, read_onnx_file
+from convalgos.network.onnx_folding import ONNX_NAMES, fold_constants, fold_sizes
 from convalgos.network.onnx_order import captured_by, with_nodes_in_order
 from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_runtime_types import types_by_runtime
-from convalgos.network.onnx_sizes import make_known_sizes_constant
 from convalgos.network.onnx_stand_ins import with_stand_ins
 
-ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
 TRIED = (320, 256)  # sizes of inputs that a model leaves open, to tell which of its values are of one shape
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
@@ -154,7 +152,11 @@ class OnnxModel:
 
     def needs_folding(self) -> bool:
         """Whether a node computes what is constant, or what follows from shapes."""
-        return any(node.op in OF_SHAPES or all(map(self.is_constant, node.inputs)) for node in self.nodes)
+        return any(node.op in OF_SHAPES for node in self.nodes) or self.computes_constants()
+
+    def computes_constants(self) -> bool:
+        """Whether a node computes what is constant."""
+        return any(all(map(self.is_constant, node.inputs)) for node in self.nodes)
 
     @cached_property
     def types(self) -> dict[str, ValueType]:
@@ -280,28 +282,15 @@ def load_onnx(model: Any) -> OnnxModel:
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
-    folded, weights = _folded(proto, path)
-    make_known_sizes_constant(folded)
-    return OnnxModel(spelled_out(folded), read.inputs, weights)
-
-
-def _folded(proto: Any, path: Path | None) -> tuple[Any, Weights]:
-    """The model as ONNX Runtime writes it after its basic optimisation, as `read_onnx_file` gives it."""
-    if reason := missing("onnxruntime"):
-        raise Unsupported(f"folding the constants of this model {reason}")
-    import onnxruntime
-
-    with tempfile.TemporaryDirectory(prefix="convalgos-onnx-") as folder:
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.optimized_model_filepath = str(Path(folder) / "model.onnx")
-        options.log_severity_level = 3  # errors
-        source = str(path) if path is not None else proto.SerializeToString()
-        try:
-            onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its own types, which have no base but this
-            raise ValueError(f"ONNX Runtime cannot load the model: {error}") from None
-        return read_onnx_file(Path(options.optimized_model_filepath))
+    if proto is model:  # the caller's
+        proto = type(proto)()
+        proto.CopyFrom(model)
+    fold_sizes(proto)
+    found = OnnxModel(spelled_out(proto), read.inputs, weights)
+    if not found.computes_constants():
+        return found
+    proto, weights = fold_constants(proto, weights)
+    return OnnxModel(spelled_out(proto), read.inputs, weights)
 
 
 def _without_shape(output: Any) -> Any:

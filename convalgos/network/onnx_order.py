@@ -12,11 +12,15 @@ def with_nodes_in_order(proto: Any) -> Any:
     """A ModelProto with its nodes in order; the very one where they are.
 
     Raises:
-        ValueError: there is no order; names what is read before it is written.
+        ValueError: there is no order; names what is read before it is written, or never is.
     """
     nodes = list(proto.graph.node)
     read = [{*read_by(node)} for node in nodes]
     waiting = {name for node in nodes for name in node.output if name}  # not written yet
+    given = {v.name for v in (*proto.graph.input, *proto.graph.initializer)}
+    given |= {v.values.name for v in proto.graph.sparse_initializer}
+    if lacking := set().union(*read) - waiting - given - {""}:
+        raise ValueError(f"the model reads {min(lacking)!r}, which nothing writes")
     order: list[int] = []
     left = list(range(len(nodes)))
     while left:

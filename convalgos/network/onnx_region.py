@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from convalgos.network.onnx_patterns import names_of
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
 SIZES = ("int32", "int64")  # types of values that may be sizes
+AS_ASKED_FOR = {"arena_extend_strategy": 1}  # else an arena doubles each time that it grows
 SHAPES = 64  # of inputs, for which the shapes of outputs are remembered
 
 
@@ -207,9 +208,29 @@ def runtime_session(model: Any, threads: int) -> Any:
     options.log_severity_level = 3  # errors
     # threads that wait for work would keep the cores from the steps that follow
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if _shares_memory():
+        options.add_session_config_entry("session.use_env_allocators", "1")
     return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+@cache
+def _shares_memory() -> bool:
+    """Whether sessions take what they compute in from one arena: each would keep one of its own, else.
+
+    A network may have dozens of regions, and only one of them runs at a time.
+    """
+    import onnxruntime
+
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    try:
+        onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg(AS_ASKED_FOR))
+    except Exception:  # its own types, which have no base but this: the program has one already, which serves
+        return False
+    return True
 
 
 def foreign_step(model: OnnxModel, node: OnnxNode) -> Foreign:
