@@ -85,7 +85,7 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
     """
     if type(array) is np.ndarray:
         return array
-    if isinstance(array, np.ma.MaskedArray):
+    if "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray):  # as it is where there is one
         raise TypeError(f"{name} is a masked array, whose mask would be lost: give {name}.filled(0)")
     if isinstance(array, np.ndarray):
         return np.asarray(array)  # of a subclass, such as a memory map, the plain array

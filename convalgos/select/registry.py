@@ -34,7 +34,8 @@ def algorithms(device: str | None = None) -> tuple[Algorithm, ...]:
     extensions.load_entry_points(
         "convalgos.algorithms", lambda name, found: add_algorithms(*extensions.algorithms_of(found))
     )
-    found = [a for a in (*_own(), *_added.values()) if device in (None, a.device)]
+    own = (a for name in DEVICES if device in (None, name) for a in _own(name))
+    found = [*own, *(a for a in _added.values() if device in (None, a.device))]
     planned = (a.planned_by(_planners[a.device]) if isinstance(a, Composite) else a for a in found)
     return tuple(sorted(planned, key=lambda a: a.id))
 
@@ -51,7 +52,7 @@ def add_algorithms(*algorithms: Algorithm) -> None:
     Raises:
         TypeError, ValueError: one may not be added; then none is.
     """
-    taken = {a.id for a in _own()}
+    taken = {a.id for name in DEVICES for a in _own(name)}
     _added.update({a.id: a for a in [extensions.allowed(a, taken) for a in algorithms]})
     _forget()
 
@@ -75,14 +76,13 @@ def _forget() -> None:
 
 
 @cache
-def _own() -> tuple[Algorithm, ...]:
-    """The algorithms of the library."""
+def _own(device: str) -> tuple[Algorithm, ...]:
+    """The algorithms of the library on a device, whose files are imported for this."""
     found: list[Algorithm] = []
-    for name in DEVICES:
-        package = import_module(f"convalgos.{name}")
-        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
-            module = import_module(f"{package.__name__}.{info.name}")
-            found += getattr(module, "ALGORITHMS", ())
+    package = import_module(f"convalgos.{device}")
+    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        module = import_module(f"{package.__name__}.{info.name}")
+        found += getattr(module, "ALGORITHMS", ())
     ids = [a.id for a in found]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")
@@ -164,7 +164,8 @@ def ways_by_family(problem: ConvProblem, device: str) -> tuple[tuple[Algorithm, 
     """
     dtype = problem.dtype
     border = () if problem.is_zero_padded else problem.boundary
-    key, listed = (device, problem.direction, dtype, _may_reorder(problem, device), border), algorithms()
+    key = (device, problem.direction, dtype, _may_reorder(problem, device), border)
+    listed = algorithms("cpu" if device == "cpu" else "gpu")
     known, found = _families.get(key, ((), ()))
     if known is not listed:
         types = {dtype, "float32"} if dtype in HALF_DTYPES else {dtype}
@@ -237,7 +238,8 @@ def find_algorithm(algorithm_id: str, problem: ConvProblem | None = None) -> Alg
 
 def _known(algorithm_id: str, problem: ConvProblem | None) -> Algorithm | None:
     """The algorithm of an id, itself or between conversions, or None."""
-    for algorithm in algorithms():
+    kinds = sorted(DEVICES, key=lambda kind: not str(algorithm_id).startswith(kind))
+    for algorithm in (a for kind in kinds for a in algorithms(kind)):
         if algorithm.id == algorithm_id:
             return algorithm if problem is None else facing(algorithm, problem.direction)
     name = str(algorithm_id).rpartition(".as_")[2]
