@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class NetworkFilter(NamedTuple):
 
 
 HUGE = 1 << 26  # bytes from which on a filter is prepared alone, before the others: it may be copied for that
-MOVED = 8  # filters that are in memory twice at a time, while they are moved
+MOVED = 4  # filters of each thread, after which is given back what they were prepared in, or moved from
 FILTERED = Convolution | TransposedConvolution | QuantizedConvolution | JoinedConvolutions | ScaledConvolution
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
@@ -85,14 +85,22 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
 
     huge = [wanted for wanted, planned_step in missing.items() if _nbytes(planned_step) >= HUGE]
     found |= {wanted: prepare(missing.pop(wanted)) for wanted in huge}
-    with ThreadPoolExecutor(thread_count()) as pool:
-        found |= dict(zip(missing, pool.map(prepare, missing.values()), strict=True))
-        large = sum(map(_nbytes, missing.values())) >= LARGE
-        if large:
-            _lay_in_a_row(found, missing, pool)
-    if huge or large:
+    if huge:
         release_arrays()  # what they were prepared in
+    with ThreadPoolExecutor(thread_count()) as pool:
+        for some in _groups(list(missing)):
+            found |= dict(zip(some, pool.map(prepare, map(missing.__getitem__, some)), strict=True))
+            if sum(_nbytes(missing[wanted]) for wanted in some) >= LARGE:
+                release_arrays()
+        if sum(map(_nbytes, missing.values())) >= LARGE:
+            _lay_in_a_row(found, missing, pool)
     return found
+
+
+def _groups(filters: list[NetworkFilter]) -> Iterator[list[NetworkFilter]]:
+    """As many at a time as keep all threads at work."""
+    count = MOVED * thread_count()
+    return (filters[i : i + count] for i in range(0, len(filters), count))
 
 
 def _lay_in_a_row(
@@ -112,6 +120,7 @@ def _lay_in_a_row(
         copy = place.view(array.dtype).reshape(array.shape)
         found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
 
-    for i in range(0, len(moved), MOVED):
-        list(pool.map(moved_to, places[i : i + MOVED], moved[i : i + MOVED]))
+    numbered = dict(zip(moved, places, strict=True))
+    for some in _groups(moved):
+        list(pool.map(moved_to, map(numbered.__getitem__, some), some))
         release_arrays()

@@ -76,7 +76,8 @@ def as_prepared_from(w: np.ndarray) -> np.ndarray:
         raise ValueError(f"{whole.filename} has changed since the network was read from it: read it again")
     if w.flags.aligned:
         return w
-    copy = np.empty(w.shape, w.dtype)  # which no pool keeps
+    # which no pool keeps, and no heap of the C library: both hold on to what large arrays leave
+    copy = np.frombuffer(mmap.mmap(-1, w.nbytes), w.dtype).reshape(w.shape)
     order = np.argsort(w.strides)[::-1]  # of the file: w may be a matrix transposed
     read, written = w.transpose(order), copy.transpose(order)
     step = max(1, PIECE * len(read) // w.nbytes)
