@@ -2,8 +2,9 @@
 
 A model exported for any batch computes the number of its channels, too: Shape, Gather, and sums, products and
 quotients of these. ONNX's own inference follows them but for quotients, behind which nothing is known any
-more. Here the nodes are gone through in their order, with each element of such a value known or not. What
-follows from them alone is constant as well: masks, factors, and the sizes of a reshape but for one of them.
+more. Here the nodes are gone through in their order, with each element of such a value a number, the name of
+a size that is open, or not known. What follows from them alone is constant as well: masks, factors, and the
+sizes of a reshape that keeps those that are open.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "Mod": operator.mod,
     "Div": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # towards zero
 }
-Sizes = np.ndarray  # of objects: int, or None where it depends on what the inputs leave open
+Size = int | str | None  # None where it depends on what the inputs leave open, a str where it is just that
+Sizes = np.ndarray  # of objects, each a Size
+UNKNOWN_TO_THE_REFERENCE = (  # what the reference implementation of ONNX raises where it cannot run a node
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+)
 
 
 def make_known_sizes_constant(proto: Any) -> None:
@@ -48,7 +58,7 @@ def make_known_sizes_constant(proto: Any) -> None:
 
 
 def _are_known(sizes: Sizes) -> bool:
-    return all(n is not None for n in sizes.reshape(-1))
+    return all(isinstance(n, int) for n in sizes.reshape(-1))
 
 
 class _Search:
@@ -102,18 +112,21 @@ class _Search:
         return self._data[name]
 
     def target(self, node: Any) -> Any:
-        """The sizes of a reshape of which one is not known, as a tensor with -1 there; else None."""
+        """The sizes of a reshape to open ones as a tensor, 0 for what it keeps, -1 for one; else None."""
         from onnx import numpy_helper
 
-        sizes = self.sizes.get(node.input[1])
-        if (
-            sizes is None
-            or [n for n in sizes if n is None] != [None]
-            or any(n is not None and n < 1 for n in sizes)
-        ):
+        sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0]) or []
+        if sizes is None or _are_known(sizes) or any(a.name == "allowzero" and a.i for a in node.attribute):
             return None
-        filled = np.array([-1 if n is None else n for n in sizes], np.int64)
-        return numpy_helper.from_array(filled, f"{node.output[0]}/sizes")
+        is_kept = [isinstance(n, str) and dims[i : i + 1] == [n] for i, n in enumerate(sizes)]
+        filled = [0 if kept else n for kept, n in zip(is_kept, sizes, strict=True)]
+        if sum(not isinstance(n, int) for n in sizes) == 1 and all(
+            n > 0 for n in sizes if isinstance(n, int)
+        ):
+            filled = [n if isinstance(n, int) else -1 for n in filled]
+        if not all(isinstance(n, int) for n in filled):
+            return None
+        return numpy_helper.from_array(np.array(filled, np.int64), f"{node.output[0]}/sizes")
 
     def _fold(self, node: Any) -> bool:
         """Whether a node of known inputs was computed."""
@@ -133,13 +146,13 @@ class _Search:
         inputs = [onnx.ValueInfoProto(name=name, type=self.types[name]) for name in dict.fromkeys(given)]
         graph = onnx.helper.make_graph([node], "folded", inputs, [onnx.ValueInfoProto(name=node.output[0])])
         self._infer(node)
-        if math.prod(n or 0 for n in self._dims(node.output[0]) or ()) > MOST_FOLDED:
+        if math.prod(n if isinstance(n, int) else 0 for n in self._dims(node.output[0]) or ()) > MOST_FOLDED:
             return False
         feeds = {name: onnx.numpy_helper.to_array(self._data[name]) for name in given}
         try:
             model = onnx.helper.make_model(graph, opset_imports=self._imports)
             (found,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
-        except Exception:  # of whatever kind: it is left to be run
+        except UNKNOWN_TO_THE_REFERENCE:  # it is left to be run
             return False
         found = np.asarray(found)
         if found.size > MOST_FOLDED:
@@ -179,11 +192,11 @@ class _Search:
             return np.concatenate(given)
         return None
 
-    def _dims(self, name: str) -> list[int | None] | None:
+    def _dims(self, name: str) -> list[Size] | None:
         tensor = self.types[name].tensor_type if name in self.types else None
         if tensor is None or not tensor.HasField("shape"):
             return None
-        return [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+        return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
 
     def _infer(self, node: Any) -> None:
         """Note the types of the outputs of a node, as far as they follow from those of its inputs."""
@@ -209,16 +222,26 @@ class _Search:
         sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0])
         if sizes is None or dims is None or _are_known(sizes):
             return False
-        # 0 is the size before; -1, the rest, is not known
         if any(n == 0 and i >= len(dims) for i, n in enumerate(sizes)):
             return False
-        shape = [dims[i] if n == 0 else None if n == -1 else n for i, n in enumerate(sizes)]
+        shape = [dims[i] if n == 0 else n for i, n in enumerate(sizes)]
+        if -1 in shape:
+            shape[shape.index(-1)] = _rest(dims, [n for n in shape if n != -1])
         element = self.types[node.input[0]].tensor_type.elem_type
         self.types[node.output[0]] = onnx.helper.make_tensor_type_proto(element, shape)
         return True
 
 
-def _sizes(values: Sequence[int | None]) -> Sizes:
+def _rest(dims: Sequence[Size], others: Sequence[Size]) -> int | None:
+    """The size that a reshape leaves to be what remains: known where both have the same open sizes."""
+    opened = [sorted(n for n in sizes if isinstance(n, str)) for sizes in (dims, others)]
+    if None in dims or None in others or opened[0] != opened[1]:
+        return None
+    whole, part = (math.prod(n for n in sizes if isinstance(n, int)) for sizes in (dims, others))
+    return whole // part if part else None
+
+
+def _sizes(values: Sequence[Size]) -> Sizes:
     made: Sizes = np.empty(len(values), object)
     made[:] = values
     return made
@@ -227,9 +250,11 @@ def _sizes(values: Sequence[int | None]) -> Sizes:
 def _elementwise(of: Callable[[int, int], int], x: Sizes, y: Sizes) -> Sizes | None:
     """Unknown where a part is."""
     made: Sizes = np.empty(np.broadcast_shapes(x.shape, y.shape), object)
-    a: list[int | None] = np.broadcast_to(x, made.shape).reshape(-1).tolist()
-    b: list[int | None] = np.broadcast_to(y, made.shape).reshape(-1).tolist()
+    a: list[Size] = np.broadcast_to(x, made.shape).reshape(-1).tolist()
+    b: list[Size] = np.broadcast_to(y, made.shape).reshape(-1).tolist()
     if of in (ARITHMETIC["Div"], ARITHMETIC["Mod"]) and 0 in b:
         return None
-    made.reshape(-1)[:] = [None if m is None or n is None else of(m, n) for m, n in zip(a, b, strict=True)]
+    made.reshape(-1)[:] = [
+        of(m, n) if isinstance(m, int) and isinstance(n, int) else None for m, n in zip(a, b, strict=True)
+    ]
     return made
