@@ -16,6 +16,7 @@ from convalgos.network.compared import compared
 from convalgos.network.filters import has_filter
 from convalgos.network.graph import Convolution, Elementwise, Foreign, View
 from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_model import load_onnx
 from convalgos.onnx.session import Session
 
 onnx = pytest.importorskip("onnx")
@@ -397,6 +398,23 @@ def test_sizes_that_are_known_need_no_other_library(monkeypatch):
     sizes = b.node("Concat", b.node("Gather", b.node("Shape", x), np.array([0])), np.array([-1]), axis=0)
     net = check(b.model(b.node("Reshape", x, sizes)), numbers((1, 8, 6, 6)))
     assert kinds(net) == [Convolution, View]
+
+
+@pytest.mark.parametrize(
+    "sizes, is_kept", [("n h -1 4", True), ("h n 8", False), ("n n 8", False), ("-1 h 4", True)]
+)
+def test_open_sizes_that_a_reshape_keeps(sizes, is_kept):
+    """One that stands at another place than before is computed when the network runs."""
+    b = Builder(("n", "h", 8))
+    read = {"n": np.array([0]), "h": np.array([1])}
+    parts = [
+        b.node("Gather", b.node("Shape", "x"), read[size]) if size in read else np.array([int(size)])
+        for size in sizes.split()
+    ]
+    model = b.model(b.node("Relu", b.node("Reshape", "x", b.node("Concat", *parts, axis=0))))
+    for shape in ((4, 4, 8), (3, 3, 8) if sizes == "n n 8" else (3, 5, 8)):
+        check(model, numbers(shape))
+    assert ("Shape" not in {node.op for node in load_onnx(model).nodes}) == is_kept
 
 
 def test_threads_share_a_network():
