@@ -34,7 +34,10 @@ def show_answer(answer: Answer, console: Console) -> None:
         style = {True: "green", False: "red", None: ""}[answer.holds]
         console.print(cell(f"Claim: {answer.claim}"))
         console.print(cell(f"Here: {answer.here}"))
-        console.print(cell(f"It {holds_told(answer.holds)}.", style=style))
+        told = holds_told(answer.holds)
+        console.print(
+            cell(f"It {told}." if answer.holds is not None else f"{told.capitalize()}.", style=style)
+        )
         console.print()
     else:
         console.print(cell(not_run_told(answer), style="dim"))

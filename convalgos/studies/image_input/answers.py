@@ -126,10 +126,10 @@ def input_findings(found: InputTimes) -> Iterator[Answer]:
     first = {resolution: first_that_keeps_up(found, resolution) for resolution in found.files}
     named = "; ".join(f"{resolution}: from {way or 'no way'} on" for resolution, way in first.items())
     lines = "; ".join(f"{way}: {waited(spans):.0%}" for way, spans in found.spans.items())
+    waits = f" Share of the time of the largest images in which nothing was computed: {lines}." * bool(lines)
     yield Finding(
         f"It was told when computation is the limit, with the time lines of both {UNTOLD}.",
-        f"A step takes {found.batch / found.step:.1f} images/s. Computation is the limit: {named}. Share of "
-        f"the time of the largest images in which nothing was computed: {lines}.",
+        f"Steps compute {found.batch / found.step:.1f} images/s. Computation is the limit: {named}." + waits,
         None,
     )
 
