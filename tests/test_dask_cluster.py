@@ -133,6 +133,20 @@ def test_hosts_share_the_work_and_a_worker_that_dies_is_replaced(both, monkeypat
     assert not list(cluster_hosts.run_on_hosts(both, hosts, items, with_pid, 10, go_on=lambda: False))
 
 
+@pytest.mark.parametrize(
+    ("told", "has"), [(("here", "kind"), "an older version"), (("here", "kind", "9.9"), "9.9")]
+)
+def test_workers_of_another_version_are_refused(told, has):
+    """Their figures would be kept as those of this one."""
+
+    class Cluster:
+        def run(self, function, on_error):
+            return {"tcp://127.0.0.1:9": told}
+
+    with pytest.raises(ca.Unsupported, match=rf"127\.0\.0\.1:9 has convalgos {has}, but here is "):
+        cluster_hosts.hosts_by_kind(Cluster())
+
+
 def with_pid(item, more):
     return os.getpid(), item + more
 

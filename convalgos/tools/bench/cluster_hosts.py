@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from convalgos.core.errors import Unsupported, missing
+from convalgos.core.version import __version__
 from convalgos.select import devices
 
 Item = TypeVar("Item")
@@ -48,14 +49,21 @@ def hosts_by_kind(client: Any) -> Hosts:
     """The hosts of a cluster, by what machine they are.
 
     Raises:
-        ValueError: there are no workers. Unsupported: a worker cannot run this library.
+        ValueError: there are no workers. Unsupported: a worker cannot run this library, or has another
+            version of it.
     """
     found: Hosts = defaultdict(list)
     seen = set()
     for address, told in sorted(client.run(_who, on_error="return").items()):
         if isinstance(told, BaseException):
             raise Unsupported(f"the worker {address} cannot run convalgos: {type(told).__name__}: {told}")
-        name, machine = told
+        name, machine, *version = told  # of which an old one says nothing
+        if version != [__version__]:
+            has = version[0] if version else "an older version"
+            raise Unsupported(
+                f"the worker {address} has convalgos {has}, but here is {__version__}: their figures would "
+                "be taken for one another's; install the same on both"
+            )
         if name not in seen:
             seen.add(name)
             found[machine].append(_host_of(address))
@@ -139,6 +147,6 @@ def _host_of(address: str) -> str:
     return str(importlib.import_module("distributed").comm.get_address_host(address))
 
 
-def _who() -> tuple[str, str]:
-    """(name of its host, fingerprint) of a worker."""
-    return socket.gethostname(), devices.store().fingerprint
+def _who() -> tuple[str, str, str]:
+    """(name of its host, fingerprint, version of this library) of a worker."""
+    return socket.gethostname(), devices.store().fingerprint, __version__
