@@ -50,11 +50,11 @@ def small_caches(monkeypatch):
         for name, value in constants.items():
             module = next(m for m in (spectral_plan, spectral_cost, blocking) if hasattr(m, name))
             monkeypatch.setattr(module, name, value)
-        for cached in (spectral_cost.one_block, spectral_cost.blocked):
+        for cached in (spectral_cost.in_lengths, spectral_cost.blocked):
             cached.cache_clear()
 
     yield shrink
-    for cached in (spectral_cost.one_block, spectral_cost.blocked):
+    for cached in (spectral_cost.in_lengths, spectral_cost.blocked):
         cached.cache_clear()
 
 

@@ -32,7 +32,11 @@ from convalgos.cpu.spectral.plan import SpectraPlan
 
 @dataclass(frozen=True)
 class Fft(Algorithm):
-    """`overlap` cuts maps into blocks, with FFTs of `length` or of the lengths that are estimated best."""
+    """`overlap` cuts maps into blocks, with FFTs of `length` or of the lengths that are estimated best.
+
+    of_whole: those of the map that it computes a part of, for each dimension of the 3-D view; None where that
+        is not cut.
+    """
 
     family: ClassVar[str] = "cpu.fft"
     exchanges: ClassVar[bool] = True
@@ -42,6 +46,7 @@ class Fft(Algorithm):
     engine: str = "fftw"
     overlap: bool = False
     length: int | None = None
+    of_whole: tuple[int | None, ...] = ()
 
     @property
     def variant(self) -> str:
@@ -59,6 +64,8 @@ class Fft(Algorithm):
         )
 
     def cut(self, problem: ConvProblem) -> FftBlocking:
+        if self.of_whole:
+            return spectral_cost.in_lengths(problem, self.of_whole)
         return (
             spectral_cost.blocked(problem, self.length) if self.overlap else spectral_cost.one_block(problem)
         )
@@ -75,7 +82,7 @@ class Fft(Algorithm):
         if cut.filter_bytes > spectral_cost.FILTER_LIMIT:
             needed, limit = cut.filter_bytes >> 20, spectral_cost.FILTER_LIMIT >> 20
             return f"the filter's spectrum would take {needed} MiB, more than the {limit} it may"
-        if self.overlap and cut.is_whole:
+        if self.overlap and not self.of_whole and cut.is_whole:
             return "no dimension is long enough to be cut: one block holds the whole map, as in cpu.fft.fftw"
         return None
 
@@ -107,7 +114,7 @@ class Fft(Algorithm):
 
     @property
     def searches(self) -> bool:
-        return self.overlap and self.length is None
+        return self.overlap and self.length is None and not self.of_whole
 
     def closely(self, problem: ConvProblem, machine: Machine) -> float:
         return spectral_cost.closest_seconds(problem, machine) if self.searches else 0.0
@@ -115,11 +122,17 @@ class Fft(Algorithm):
     def block_starts(self, problem: ConvProblem) -> tuple[int, ...]:
         if problem.is_empty or not self.overlap:
             return self.granule(problem)
-        return tuple(axis.step if axis.blocks > 1 else 1 for axis in self.cut(problem).axes[-problem.ndim :])
+        # That of the whole, also where a part of it is no longer than a block.
+        axes = self.cut(problem).axes
+        lengths = self.of_whole or [axis.length if axis.blocks > 1 else None for axis in axes]
+        steps = [1 if n is None else n - a.taps + 1 for n, a in zip(lengths, axes, strict=True)]
+        return tuple(steps[-problem.ndim :])
 
     def for_parts(self, problem: ConvProblem) -> Algorithm:
-        lengths = {axis.length for axis in self.cut(problem).axes if axis.blocks > 1} if self.searches else ()
-        return replace(self, length=lengths.pop()) if len(lengths) == 1 else self
+        if problem.is_empty or not self.overlap:
+            return self
+        lengths = tuple(axis.length if axis.blocks > 1 else None for axis in self.cut(problem).axes)
+        return replace(self, of_whole=lengths)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else chunk_schedule(self.cut(problem)).workspace_bytes

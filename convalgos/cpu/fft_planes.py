@@ -260,7 +260,9 @@ class FftPlanes(Algorithm):
         cut = None if problem.is_empty else self._cut(problem)
         if cut is None:
             return self.granule(problem)
-        return tuple(axis.step if axis.tiles > 1 else 1 for axis in (cut.rows, cut.columns))
+        # That of the whole, also where a part of it is no longer than a tile.
+        tiled = [axis.tiles > 1 for axis in self.of_whole or (cut.rows, cut.columns)]
+        return tuple(axis.step if of else 1 for axis, of in zip((cut.rows, cut.columns), tiled, strict=True))
 
     def for_parts(self, problem: ConvProblem) -> Algorithm:
         cut = None if problem.is_empty else self._cut(problem)

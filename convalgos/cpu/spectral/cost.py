@@ -46,11 +46,17 @@ COMPARED_ON = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e1
 # --- shapes ----------------------------------------------------------------------------------
 
 
-@lru_cache(256)
 def one_block(problem: ConvProblem) -> FftBlocking:
     """Every dimension in one block."""
+    return in_lengths(problem, (None, None, None))
+
+
+@lru_cache(256)
+def in_lengths(problem: ConvProblem, lengths: tuple[int | None, ...]) -> FftBlocking:
+    """Every dimension of the 3-D view in blocks of its FFT length, or in one block for None."""
     p = problem.as_3d
-    return FftBlocking(p, (blocked_axis(p, 0, None), blocked_axis(p, 1, None), blocked_axis(p, 2, None)))
+    d, h, w = (blocked_axis(p, i, length) for i, length in enumerate(lengths))
+    return FftBlocking(p, (d, h, w))
 
 
 @cached_by_threads(256)
