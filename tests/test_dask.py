@@ -84,18 +84,29 @@ def test_bits_are_those_of_the_whole(algorithm, kernel):
     assert np.array_equal(computed(cd.conv(cx, cw, padding="same", algorithm=algorithm)), want)
 
 
-@pytest.mark.parametrize("algorithm", ["cpu.fft_planes", "cpu.depthwise.rows"])
-def test_bits_of_an_image(algorithm):
-    """In tiles as they lie in the whole, along rows and columns, and of a part that ends within a tile."""
+@pytest.mark.parametrize(
+    ("algorithm", "kernel"),
+    [("cpu.fft_planes", (11, 9)), ("cpu.depthwise.rows", (11, 9)), ("cpu.fft.overlap", (31, 31))],
+)
+def test_bits_of_an_image(algorithm, kernel, monkeypatch):
+    """In tiles as they lie in the whole, along rows and columns, and of a part that ends within a tile.
+
+    So do chunks that are read where they lie, but for bands at their borders.
+    """
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((1, 1, 2130, 2080), "f4"), rng.standard_normal((1, 1, 11, 9), "f4")
+    x, w = rng.standard_normal((1, 1, 2130, 2080), "f4"), rng.standard_normal((1, 1, *kernel), "f4")
     # Chunks hold four tiles of the longest side that there is, 256: smaller ones need not begin with a tile.
     cx, call = da.from_array(x, chunks=(1, 1, 1030, 1050)), {"padding": (5, 4), "algorithm": algorithm}
     want = ca.conv(x, w, **call)
     assert np.array_equal(computed(cd.conv(cx, w, **call)), want)
-    out = np.full_like(want, np.nan)
-    cd.conv(cx, w, **call).store(out, scheduler="threads")
-    assert np.array_equal(out, want)
+    split, pieces = cd.inner.split_around_halos, []
+    monkeypatch.setattr(cd.inner, "WORTH", 0)
+    monkeypatch.setattr(cd.inner, "split_around_halos", lambda *a: pieces.append(split(*a)) or pieces[-1])
+    for chunks in (cx, cx.map_blocks(np.copy, dtype="f4")):  # in one memory, and each in its own
+        out = np.full_like(want, np.nan)
+        cd.conv(chunks, w, **call).store(out, scheduler="threads")
+        assert np.array_equal(out, want)
+    assert sum(of is not None and len(of) > 1 for of in pieces) >= 3
 
 
 def test_blocks_are_transformed_in_the_tiles_of_the_whole():

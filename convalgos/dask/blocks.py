@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,9 +24,11 @@ from convalgos.core.plan import Plan, result_dtype
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem, Shape
+from convalgos.dask import inner
 from convalgos.dask.axes import Window
+from convalgos.dask.gather import BlockParts
 from convalgos.dask.tasks import only, prepared, threads_of_task
-from convalgos.select import choose
+from convalgos.select import choose, registry
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class ForwardBlock:
     how: How
     activation: Any
     partial: bool  # whether it is one of several that are summed, along a first dimension
+    takes_parts: ClassVar[bool] = True  # x may be one that is not put together
 
     def __call__(
         self, x: Any, w: Any, bias: Any, residual: Any, *windows: Window, out: np.ndarray | None = None
@@ -97,9 +100,46 @@ class ForwardBlock:
         w, how = only(w), self.how
         x = only(x)
         with threads_of_task(how.blocks):
+            if isinstance(x, BlockParts):
+                if residual is None and out is not None and self._in_boxes(x, w, bias, windows, out):
+                    return out
+                x = x.joined()
             plan = how.plan(how.logical(x.shape), w.shape, padding_of(windows))
             y = run_block(plan, x, prepared(plan, w), bias, residual, self.activation, out)
         return y[None] if self.partial else y
+
+    def _in_boxes(
+        self, x: BlockParts, w: np.ndarray, bias: Any, windows: Sequence[Window], out: np.ndarray
+    ) -> bool:
+        """Whether x was convolved where its parts lie, but for its borders."""
+        how = self.how
+        if how.layout != "channels_first" or not all(
+            type(a) is np.ndarray and has_whole_rows(a) for a in x.arrays
+        ):
+            return False
+        plan = how.plan(tuple(ends[-1] for ends in x.ends()), w.shape, padding_of(windows))
+        if not plan.rows_apart or not plan.problem.is_zero_padded:
+            return False
+        starts = (how.in_tiles or registry.find_algorithm(plan.algorithm, plan.problem)).block_starts(
+            plan.problem
+        )
+        starts = (*starts[:-1], max(starts[-1], inner.VECTOR if starts[-1] == 1 else 1))
+        taps = [
+            inner.WindowSteps(*of) for of in zip(how.stride, plan.problem.kernel_extent, starts, strict=True)
+        ]
+        pieces = inner.split_around_halos(x, taps, windows)
+        if pieces is None:
+            return False
+        shapes = [(*plan.problem.x_shape[:2], *(b - a for a, b in piece.inputs)) for piece in pieces]
+        plans = [how.plan(shape, w.shape, piece.padding) for shape, piece in zip(shapes, pieces, strict=True)]
+        if any(each.algorithm != plan.algorithm for each in plans):  # its bits would differ
+            return False
+        whole = [(0, n) for n in plan.problem.x_shape[:2]]
+        for each, piece in zip(plans, pieces, strict=True):
+            part = x.box((*whole, *piece.inputs))
+            y = out[inner.slices(piece.outputs)]
+            run_block(each, part, prepared(each, w), bias, None, self.activation, y)
+        return True
 
 
 @dataclass(frozen=True)

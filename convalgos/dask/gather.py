@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,63 @@ from convalgos.dask.engine import DaskArray, HighLevelGraph, da, tokenize
 SMALL = 4  # times so large is a chunk of which a part is copied
 
 Reads = Sequence[Range]  # what a block has of an axis: one range after the other
+
+
+class BlockParts(NamedTuple):
+    """A block that is not put together yet: the parts of a grid, in C order."""
+
+    grid: tuple[int, ...]
+    arrays: list[Any]
+
+    def joined(self) -> Any:
+        return joined_parts(self.grid, self.arrays)
+
+    def ends(self) -> list[list[int]]:
+        """Where parts begin and end, for each axis."""
+        steps = [math.prod(self.grid[axis + 1 :]) for axis in range(len(self.grid))]
+        return [
+            list(accumulate((self.arrays[i * step].shape[axis] for i in range(n)), initial=0))
+            for axis, (n, step) in enumerate(zip(self.grid, steps, strict=True))
+        ]
+
+    def box(self, ranges: Sequence[Range]) -> Any:
+        """A box of it, which is not empty: a view where one part has it."""
+        axes = [
+            list(_parts([b - a for a, b in pairwise(ends)], [of]))
+            for ends, of in zip(self.ends(), ranges, strict=True)
+        ]
+        read = []
+        for parts in product(*axes):
+            at = 0
+            for part, n in zip(parts, self.grid, strict=True):
+                at = at * n + part.chunk
+            read.append(self.arrays[at][tuple(slice(part.first, part.stop) for part in parts)])
+        return joined_parts(tuple(map(len, axes)), read)
+
+
+class BlockCut(NamedTuple):
+    """How a block is put together: a grid of parts, and which part of its chunk each is, or None for all."""
+
+    grid: tuple[int, ...]
+    parts: tuple[tuple[slice, ...] | None, ...]
+
+    def of(self, chunks: Iterator[Any]) -> BlockParts:
+        """The block, of the next chunks: one for each part."""
+        given = [next(chunks) for _ in self.parts]
+        views = [x if part is None else x[part] for x, part in zip(given, self.parts, strict=True)]
+        return BlockParts(self.grid, views)
+
+
+class GatheredArray(da.Array):  # type: ignore[misc]
+    """An array of blocks that its readers can put together themselves, without a task for each part.
+
+    A task for each part moves no more than that between workers; in one process nothing is moved.
+    """
+
+    source: DaskArray  # whose chunks the parts are of
+    cuts: dict[
+        tuple[int, ...], tuple[BlockCut, list[Any]]
+    ]  # by block, with the keys of the chunks that it is cut of
 
 
 class ChunkPart(NamedTuple):
@@ -59,6 +116,7 @@ def gathered(x: DaskArray, reads: Sequence[Sequence[Reads] | None]) -> DaskArray
     name, of_parts = f"gathered-{token}", f"part-{token}"
     graph: dict[Any, Any] = {}
     here = _chunks_in_memory(x)
+    cuts: dict[tuple[int, ...], tuple[BlockCut, list[Any]]] = {}
     for place in product(*(range(len(blocks)) for blocks in axes)):
         parts = [axes[axis][i] for axis, i in enumerate(place)]
         grid = tuple(map(len, parts))
@@ -66,11 +124,15 @@ def gathered(x: DaskArray, reads: Sequence[Sequence[Reads] | None]) -> DaskArray
         if seen is not None:  # no tasks, as `da.from_array` makes none of its chunks
             graph[name, *place] = seen
             continue
-        keys = [_part_key(graph, x.name, of_parts, part) for part in product(*parts)]
+        read = [_read(x.name, part) for part in product(*parts)]
+        cuts[place] = BlockCut(grid, tuple(where for _, where in read)), [chunk for chunk, _ in read]
+        keys = [_part_key(graph, of_parts, *each) for each in read]
         graph[name, *place] = joined_parts, grid, keys
     chunks = tuple(tuple(sum(p.stop - p.first for p in block) for block in blocks) for blocks in axes)
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[x])
-    return da.Array(layers, name, chunks, meta=x._meta)
+    result = GatheredArray(layers, name, chunks, meta=x._meta)
+    result.source, result.cuts = x, cuts
+    return result
 
 
 def in_one_chunk(array: Any) -> Any:
@@ -153,13 +215,18 @@ def _as_they_are(blocks: Sequence[Sequence[ChunkPart]], chunks: Sequence[int]) -
     return all(len(parts) == 1 and parts[0].whole and parts[0].chunk == i for i, parts in enumerate(blocks))
 
 
-def _part_key(graph: dict[Any, Any], source: str, name: str, parts: Sequence[ChunkPart]) -> Any:
+def _read(source: str, parts: Sequence[ChunkPart]) -> tuple[Any, tuple[slice, ...] | None]:
+    """(key of a chunk, which part of it is read, or None for all)."""
+    where = tuple(slice(part.first, part.stop) for part in parts)
+    return (source, *(part.chunk for part in parts)), None if all(part.whole for part in parts) else where
+
+
+def _part_key(graph: dict[Any, Any], name: str, chunk: Any, where: tuple[slice, ...] | None) -> Any:
     """Of a chunk, or of the task that cuts it where it lies, so that no more of it is moved."""
-    chunk = source, *(part.chunk for part in parts)
-    if all(part.whole for part in parts):
+    if where is None:
         return chunk
-    key = name, *(n for part in parts for n in part[:3])
-    graph[key] = part_of_chunk, chunk, tuple(slice(part.first, part.stop) for part in parts)
+    key = name, *chunk[1:], *(n for of in where for n in (of.start, of.stop))
+    graph[key] = part_of_chunk, chunk, where
     return key
 
 

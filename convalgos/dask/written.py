@@ -8,7 +8,7 @@ memory, as those of a NumPy array do, there is no need to cut: they are computed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from itertools import accumulate, product
@@ -25,7 +25,7 @@ from convalgos.dask.engine import (
     get_scheduler,
     in_this_process,
 )
-from convalgos.dask.gather import in_one_chunk
+from convalgos.dask.gather import BlockCut, GatheredArray, in_one_chunk
 
 STORED_OTHERWISE = {"regions", "compute", "return_stored", "load_stored"}  # arguments of `dask.array.store`
 
@@ -50,11 +50,19 @@ class WrittenBlock:
 
     step: BlockStep
     out: np.ndarray
-    given: tuple[Any, ...]  # what the step takes, or BLOCK
+    given: tuple[Any, ...]  # what the step takes, or BLOCK, or the cut of some blocks
 
     def __call__(self, *blocks: Any) -> None:
         computed = iter(blocks)
-        self.step(*(next(computed) if each is BLOCK else each for each in self.given), out=self.out)
+        self.step(*(self._argument(each, computed) for each in self.given), out=self.out)
+
+    def _argument(self, given: Any, computed: Iterator[Any]) -> Any:
+        if given is BLOCK:
+            return next(computed)
+        if type(given) is not BlockCut:
+            return given
+        parts = given.of(computed)
+        return parts if getattr(self.step, "takes_parts", False) else parts.joined()
 
 
 class WrittenArray(da.Array):  # type: ignore[misc]
@@ -134,6 +142,7 @@ def _writing(
     """
     name, tasks = f"written-{y.name}", {}
     sources = [array for array, _ in arguments if isinstance(array, da.Array)]
+    sources += [array.source for array in sources if type(array) is GatheredArray and array.cuts]
     ends = [list(accumulate(chunks, initial=0)) for chunks in y.chunks]
     for place in product(*map(range, y.numblocks)):
         part = out[tuple(slice(of[i], of[i + 1]) for of, i in zip(ends, place, strict=True))]
@@ -144,7 +153,11 @@ def _writing(
                 given.append(array)
                 continue
             where = tuple(at[n] if blocks > 1 else 0 for n, blocks in zip(of, array.numblocks, strict=True))
-            if isinstance(array, da.Array):
+            if type(array) is GatheredArray and where in array.cuts:
+                cut, chunks = array.cuts[where]
+                given.append(cut)
+                keys += chunks
+            elif isinstance(array, da.Array):
                 given.append(BLOCK)
                 keys.append((array.name, *where))
             else:
