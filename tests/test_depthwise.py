@@ -120,6 +120,28 @@ def test_strided_gradients_of_16_bits_interleave_them(text, layout):
     check(facing(Channels(), "backward_data"), problem)
 
 
+@each_dtype
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n3 c35 h13 w21 k35 r3 s3 p1 stride2 groups35 channels_last",  # the last vectors overlap
+        "n1 c64 h7 w9 k64 r5 s4 p2:1,0:3 stride3,2 groups64 channels_last",
+        "n2 c33 h1 w50 k33 r1 s7 p0,3 stride1,4 dilation1,3 groups33 channels_last",
+        "n2 c16 d5 h4 w7 k16 t2 r3 s2 p1,0,0 stride2,1,2 groups16 channels_last",
+    ],
+)
+def test_phases_of_pixels_are_written_where_they_lie(text, dtype):
+    algorithm = facing(Channels(), "backward_data")
+    problem = ConvProblem.parse(text).replace(dtype=dtype, direction="backward_data")
+    assert algorithm.workspace_bytes(problem) == 0
+    check(algorithm, problem, "integers")
+    plan, rng = algorithm.serve(problem), np.random.default_rng(3)
+    dy, w = (rng.integers(-9, 10, shape).astype(dtype) for shape in (plan._x_shape, problem.w_shape))
+    dx = np.full(plan._y_shape, np.nan, dtype)
+    plan.bind(dy, plan.prepare(w), dx).run()
+    np.testing.assert_array_equal(dx, plan(dy, w))
+
+
 @pytest.mark.parametrize(
     "text",
     [
