@@ -304,10 +304,12 @@ def test_short_signals_need_no_plan(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("shapes", [((40,), (7,)), ((7,), (40,)), ((9, 8), (3, 2))], ids=str)
-def test_short_signals_spread_what_is_not_finite_as_scipy_does(shapes, bad):
-    in1, in2 = array(shapes[0], "f8"), array(shapes[1], "f8", 1)
-    in1.flat[3] = bad
+@pytest.mark.parametrize("shapes", [((40,), (7,)), ((4000,), (30,)), ((9, 8), (3, 2))], ids=str)
+@pytest.mark.parametrize("where", ["in1", "in2", "in1, the shorter one"])
+def test_signals_spread_what_is_not_finite_as_scipy_does(shapes, where, bad):
+    first, second = shapes if "shorter" not in where else shapes[::-1]
+    in1, in2 = array(first, "f8"), array(second, "f8", 1)
+    (in2 if where == "in2" else in1).flat[3] = bad
     for name, arguments, options in calls():
         if "fft" in arguments or name == "oaconvolve":  # whose blocks are SciPy's own
             continue

@@ -18,7 +18,7 @@ from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_signals, small_images
 from convalgos.signal.exact_integers import convolved_exactly, largest_of
 from convalgos.signal.outputs import takes_out
-from convalgos.signal.problems import FAMILIES, convolved_along
+from convalgos.signal.problems import FAMILIES, all_finite, convolved_along
 
 LARGEST_EXACT = 2**53  # integers up to here are float64 numbers, and so are their sums
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
@@ -57,7 +57,8 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
     y = short_signals.summed(in1, in2, mode) if method in ("auto", "direct") else None
     if y is not None:
         return y
-    y = by_plan(in1, in2, mode, method, out)
+    if not short_signals.few_products(in1, in2, mode, method):
+        y = by_plan(in1, in2, mode, method, out)
     return scipy.signal.convolve(in1, in2, mode, method) if y is None else y
 
 
@@ -77,8 +78,9 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
     y = short_signals.correlated(in1, in2, mode) if method in ("auto", "direct") else None
     if y is not None:
         return y
-    w = np.asarray(in2)
-    y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method, out)
+    if not short_signals.few_products(in1, in2, mode, method):
+        w = np.asarray(in2)
+        y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method, out)
     return scipy.signal.correlate(in1, in2, mode, method) if y is None else y
 
 
@@ -128,6 +130,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     dtype = np.result_type(x, w)
     if dtype.kind == "b" or (mode == "valid" and short_signals.larger(x.shape, w.shape) is None):
         return None
+    if x.ndim == 1 and method != "fft" and not all_finite(min(x, w, key=np.size)):
+        return None  # the zeros beyond both ends would spread it
     integral = dtype.kind in "iu"
     chosen = method
     if integral:
@@ -152,6 +156,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
+    if type(in1) is type(in2) is np.ndarray and in1.ndim == 1 and 1 in (*in1.shape, *in2.shape):
+        return None  # no convolution, but a product
     if axes is None and (y := short_signals.transformed(in1, in2, mode)) is not None:
         return y
     arrays = _arrays(in1, in2)

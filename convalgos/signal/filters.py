@@ -108,18 +108,21 @@ def filtfilt(
         return None
     taps, divisor, signal = (np.asarray(v) for v in arrays)
     taps, at = np.atleast_1d(taps), axis_of(axis, signal.ndim)
-    dtype = np.result_type(taps, divisor, signal)
     if taps.ndim != 1 or taps.size < 2 or divisor.size != 1 or divisor.ndim > 1 or at is None:
         return None
-    if dtype.char not in "fdFD" or padtype not in ("odd", "even", "constant", None):
+    if padtype not in ("odd", "even", "constant", None):
         return None
     edge = 3 * taps.size if padlen is None else padlen
     edge = 0 if padtype is None else edge
     n = signal.shape[at]
     if not isinstance(edge, int) or not 0 <= edge < n:
         return None
-    h = taps.astype(dtype) / divisor.astype(dtype).reshape(())
-    y = _between_mirrors(signal, at, edge, padtype).astype(dtype, copy=False)
+    y = _between_mirrors(signal, at, edge, padtype)
+    coefficients = np.result_type(taps, divisor)
+    dtype = np.result_type(y, coefficients if coefficients.kind in "fc" else np.float64)
+    if dtype.char not in "fdFD":
+        return None
+    h, y = taps.astype(dtype) / divisor.astype(dtype).reshape(()), y.astype(dtype, copy=False)
     held = np.cumsum(h[:0:-1])[::-1]  # (k - 1), of a signal that was one forever
     held = held.reshape([-1 if i == at else 1 for i in range(signal.ndim)])
     for _ in range(2):  # forwards, then backwards
@@ -182,7 +185,10 @@ def savgol_filter(
     if mode == "interp":
         first, last = _edges(window_length, polyorder, deriv, float(delta))  # (half, window_length) each
         along = np.moveaxis(lines, at, -1)  # (..., n)
-        low, high = along[..., :window_length] @ first.T, along[..., n - window_length :] @ last.T
+        ends = along[..., :window_length], along[..., n - window_length :]
+        if not all(np.isfinite(end).all() for end in ends):
+            return None  # SciPy refuses to fit them
+        low, high = ends[0] @ first.T, ends[1] @ last.T
         y = filtered(lines, h, at, half, n, out)  # which may be the signal itself
         if y is not None and half:
             _cut(y, at, 0, half)[...] = np.moveaxis(low, -1, at)

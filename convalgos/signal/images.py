@@ -24,10 +24,10 @@ from convalgos.signal.lines import filtered
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, wanted_of
 from convalgos.signal.scipy_answers import or_scipy, plain
-from convalgos.signal.short_signals import larger
+from convalgos.signal.short_signals import larger, products_summed
 
-FEW = 1 << 19  # products that SciPy's loop over rows and columns sums before ours has begun; Zen 4
-TINY = 1 << 11  # products that SciPy sums before ours has looked at the arguments
+TINY = 1 << 13  # products that SciPy sums before ours has looked at the arguments; Sapphire Rapids
+ONE_THREAD = 1 << 15  # pixels that are transformed before a second thread has begun
 FEW_TAPS = 256  # up to which sums along lines are faster than transforms; Sapphire Rapids
 AROUND = 2  # times the image, with all that lies around it, is where a circular transform is faster
 
@@ -97,10 +97,10 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
         out: the array for the result, as `convolve` takes it.
 
     Returns:
-        The filtered image, of float32, complex64 or complex128 where it is that, else of float64.
+        The filtered image, of its type; integers of 8 and 16 bits and float16 become float32, others float64.
 
     Raises:
-        ValueError: as SciPy does.
+        ValueError, TypeError: as SciPy does.
 
     Example:
         >>> import numpy as np, convalgos as ca
@@ -109,19 +109,17 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
                [0.25, 0.5 , 0.25],
                [0.  , 0.25, 0.75]])
     """
-    lengths = np.size(hcol), np.size(hrow)
-    fits = all(n <= size for n, size in zip(lengths, np.shape(input), strict=False))
-    if isinstance(input, np.ndarray) and fits and input.size * sum(lengths) <= FEW:
-        return None
     image, *taps = (plain(a) for a in (input, hrow, hcol))
     if image is None or image.ndim != 2 or not image.size:
         return None
     if image.dtype.char not in "fdFD":
-        image = image.astype(np.float64)
+        image = image.astype(np.result_type(image.dtype, np.float32))
     if any(h is None or h.ndim != 1 or h.size % 2 == 0 or h.dtype.kind == "c" for h in taps):
         return None
+    if not all(np.can_cast(h.dtype, image.dtype) for h in taps if h is not None):
+        return None
     h0, h1 = (np.asarray(h, image.dtype) for h in taps)
-    if max(lengths) <= FEW_TAPS:
+    if max(h0.size, h1.size) <= FEW_TAPS:
         return _along_both_axes(image, h0.real, h1.real)
     y = image
     for axis, h in ((1, h0), (0, h1)):
@@ -153,7 +151,8 @@ def _bordered(
     in1: Any, in2: Any, correlates: bool, mode: str, boundary: str, fillvalue: Any, out: np.ndarray | None
 ) -> np.ndarray | None:
     """The 2-D convolution, or correlation; None for what is SciPy's to answer."""
-    if isinstance(in1, np.ndarray) and in1.size * np.size(in2) <= TINY:
+    images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
+    if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
         return None
     x, w = plain(in1), plain(in2)
     if x is None or w is None or x.ndim != 2 or w.ndim != 2 or not x.size or not w.size:
@@ -238,15 +237,13 @@ def _circular(
         whole = np.pad(folded, widths)
         shape = [*whole.shape[:axis], whole.shape[axis] // size, size, *whole.shape[axis + 1 :]]
         folded = whole.reshape(shape).sum(axis)
+    fft, workers = scipy.fft, 1 if math.prod(period) <= ONE_THREAD else -1
     if x.dtype.kind == "c":
-        y = scipy.fft.ifft2(
-            scipy.fft.fft2(x, workers=-1) * scipy.fft.fft2(folded, workers=-1), workers=-1, overwrite_x=True
-        )
+        spectrum = fft.fft2(x, workers=workers) * fft.fft2(folded, workers=workers)
+        y = fft.ifft2(spectrum, workers=workers, overwrite_x=True)
     else:
-        y = scipy.fft.irfft2(
-            scipy.fft.rfft2(x, workers=-1) * scipy.fft.rfft2(folded, workers=-1), period, workers=-1,
-            overwrite_x=True,
-        )  # fmt: skip
+        spectrum = fft.rfft2(x, workers=workers) * fft.rfft2(folded, workers=workers)
+        y = fft.irfft2(spectrum, period, workers=workers, overwrite_x=True)
     places = [
         np.arange(first, first + count) % size for (first, count), size in zip(wanted, period, strict=True)
     ]

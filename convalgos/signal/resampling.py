@@ -24,8 +24,9 @@ from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, real_parts, signal_plan
 from convalgos.signal.scipy_answers import or_scipy, plain
 
-FEW = 1 << 15  # products that SciPy sums before ours has begun; Zen 4
-ONE_THREAD = 1 << 18  # products up to which NumPy's OpenBLAS wakes no threads, which may take milliseconds
+ONE_THREAD = (
+    1 << 18
+)  # real products up to which NumPy's OpenBLAS wakes no threads, which may take milliseconds
 MODES = (
     "constant",
     "symmetric",
@@ -74,8 +75,6 @@ def upfirdn(
         >>> ca.signal.upfirdn([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], up=3)
         array([1., 1., 1., 2., 2., 2., 3., 3., 3.])
     """
-    if isinstance(x, np.ndarray) and isinstance(down, int) and x.size * np.size(h) <= FEW * down:
-        return None
     taps, signal = plain(h), plain(x)
     if taps is None or signal is None or taps.ndim != 1 or not taps.size or not signal.size:
         return None
@@ -188,11 +187,12 @@ def _resampled(
         x = with_extension(x, x.ndim - 1, low, max(0, reach), mode, cval)
         low, high = 0, max(0, high - max(0, reach))
     lines = math.prod(x.shape[:-1])
-    finite = all_finite(x) and all_finite(h)
-    if not finite and up > 1:
-        return None  # the zeros beside the coefficients of a phase would spread it
+    finite = all_finite(x)
+    if not all_finite(h) or (up > 1 and not finite):
+        return None  # the zeros around a signal, or beside the coefficients of a phase, would spread it
     products = lines * turns * bank.size
-    if products // up <= short_windows.GATHERED and products <= ONE_THREAD:
+    real = products * (4 if x.dtype.kind == "c" else 1)
+    if products // up <= short_windows.GATHERED and real <= ONE_THREAD:
         padded = x
         if low or high:
             padded = np.zeros((*x.shape[:-1], low + x.shape[-1] + high), x.dtype)

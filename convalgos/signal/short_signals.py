@@ -17,7 +17,9 @@ import scipy  # whose parts are imported when they are used
 LONGEST = 2048  # elements of two 1-D arrays together,
 PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
+LONG_PRODUCTS = 1 << 15  # or where they are longer,
 TAPS = 10  # elements of the smaller one of two arrays of several axes
+FEW = 1 << 12  # products along several axes that SciPy sums before ours has begun
 TRANSFORMED = 1 << 12  # elements of a result that is transformed whole
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -66,6 +68,22 @@ def transformed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
     return np.array(inside)
 
 
+def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
+    """How many products of elements of two arrays are summed."""
+    products = math.prod(shape1) * math.prod(shape2)
+    if mode == "valid":
+        for n, k in zip(shape1, shape2, strict=True):
+            products = products // max(n, k, 1) * (abs(n - k) + 1)
+    return products
+
+
+def few_products(in1: Any, in2: Any, mode: str, method: str) -> bool:
+    """Whether SciPy sums along several axes before ours has begun; to choose how takes it longer."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not 1 < in1.ndim == in2.ndim:
+        return False
+    return (method == "direct" or in1.ndim > 3) and products_summed(in1.shape, in2.shape, mode) <= FEW
+
+
 def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
     """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
     pairs = list(zip(shape1, shape2, strict=True))
@@ -95,7 +113,7 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if x.ndim > 1:
         return _by_taps(x, w, mode)
     most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
-    if x.size + w.size > LONGEST or x.size * w.size > most:
+    if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if x.size + w.size > LONGEST else most):
         return None
     if mode != "same":
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of "full" and "valid"
@@ -111,6 +129,8 @@ def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
         return None
     dtype = np.result_type(x, w)
     image, kernel = (a.astype(dtype, copy=False) for a in ((x, w) if x.size >= w.size else (w, x)))
+    if not np.isfinite(kernel).all():
+        return None  # in SciPy it spreads from the zeros around the image
     full = np.zeros([n + k - 1 for n, k in zip(x.shape, w.shape, strict=True)], dtype)
     with np.errstate(all="ignore"):
         for tap in np.ndindex(kernel.shape):

@@ -7,10 +7,12 @@ answer: lists, other types, large arrays, options beyond the usual.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # whose parts are imported when they are used
 
 from convalgos.core.boundaries import source_indices
 from convalgos.core.errors import missing
@@ -22,7 +24,11 @@ BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without
 KEPT = 512  # pairs of shapes
+# Products that SciPy sums before ours has begun; Zen 4
+FEW_ALONG = 1 << 19  # along rows and columns
+FEW_OF_RATES = 1 << 15  # of every signal that is kept, up- and downsampled
 NUMBERS, FLOATING = "bhilqBHILQfdFD", "fdFD"
+NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
 Function = Callable[..., Any]
@@ -35,6 +41,7 @@ class Small(NamedTuple):
     address: int
     shape: tuple[int, ...]
     windows: SmallWindows | None  # whose record is at the address
+    swapped: bool = False  # the second array is the image, and the first one the filter
 
 
 NEW = Small(len, 0, (), None)  # stands for what is not known yet
@@ -85,6 +92,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                         w = in2.conj() if correlates and dtype.kind == "c" else in2
                         lines = in1.ndim == 1
                         x, w = (in1.reshape(1, -1), w.reshape(1, -1)) if lines else (in1, w)
+                        if known.swapped:
+                            x, w = w[::-1, ::-1] if correlates else w, x
                         y = known.call(known.address, x, w, np.empty(known.shape, dtype))
                         if y is not None:
                             return y[0] if lines else y
@@ -103,19 +112,23 @@ def small_both_axes(function: Function) -> Function:
     def short(input: Any, hrow: Any, hcol: Any, *, out: Any = None) -> Any:
         try:
             dtype = input.dtype
-            call, address, shape, _ = _known[input.shape, hrow.size, hcol.size, id(dtype)]
+            call, address, shape, _, _ = _known[input.shape, hrow.size, hcol.size, id(dtype)]
             y = call(address, input, hrow, hcol, empty(shape, dtype)) if out is None else None
         except KeyError:
             y = NEW
         except (AttributeError, TypeError):  # lists, what is no key, and what has no short way
             y = None
-        if y is NEW:
-            y = None
-            if type(input) is type(hrow) is type(hcol) is np.ndarray:
+        if y is not None and y is not NEW:
+            return y
+        if type(input) is type(hrow) is type(hcol) is np.ndarray and out is None:
+            if y is NEW:
                 key = input.shape, hrow.size, hcol.size, id(dtype)
                 if _kept(key, dtype, _both_axes, *key[:3]) is not None:
-                    return short(input, hrow, hcol, out=out)
-        return function(input, hrow, hcol, out=out) if y is None else y
+                    return short(input, hrow, hcol)
+            few = input.ndim == 2 and input.size * (hrow.size + hcol.size) <= FEW_ALONG
+            if few and hcol.size <= input.shape[0] and hrow.size <= input.shape[1]:  # else SciPy reads beyond
+                return scipy.signal.sepfir2d(input, hrow, hcol)
+        return function(input, hrow, hcol, out=out)
 
     return short
 
@@ -126,6 +139,8 @@ def small_without_feedback(function: Function) -> Function:
     @functools.wraps(function)
     def short(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None, **other: Any) -> Any:
         if type(b) is type(x) is np.ndarray and zi is None and not other and b.ndim == 1:
+            if type(a) in (list, np.ndarray) and np.size(a) > 1:
+                return scipy.signal.lfilter(b, a, x, axis)
             along_rows = type(axis) is int and axis in (-1, x.ndim - 1)
             y = _lines(b, a, x) if along_rows else None
             if y is not None:
@@ -151,6 +166,9 @@ def small_resampled(function: Function) -> Function:
                     y = np.empty(known.shape, dtype)  # (1, of all)
                     if known.call(known.address, x.reshape(1, -1), h.reshape(1, -1), y) is not None:
                         return y[0] if down == 1 else y[0, ::down].copy()
+        plain = type(h) is type(x) is np.ndarray and type(down) is int and "out" not in other
+        if plain and x.size * h.size <= FEW_OF_RATES * down:
+            return scipy.signal.upfirdn(h, x, up, down, *options, **other)
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -161,7 +179,7 @@ def small_unchanged(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(x: Any, up: Any, down: Any, *options: Any, **other: Any) -> Any:
-        same = type(up) is type(down) is int and up == down > 0 and not options and not other
+        same = type(up) is type(down) is int and up == down > 0 and not options and other.keys() <= NO_RESULT
         return x.copy() if same and type(x) is np.ndarray else function(x, up, down, *options, **other)
 
     return short
@@ -246,10 +264,17 @@ def _unbordered(
     if not 0 < len(x_shape) == len(w_shape) < 3 or 0 in x_shape or 0 in w_shape:
         return None
     pairs = [(1, 1)] * (2 - len(x_shape)) + list(zip(x_shape, w_shape, strict=True))
+    swapped = math.prod(w_shape) > math.prod(x_shape)
+    if mode == "valid" and swapped:
+        pairs = [(k, n) for n, k in pairs]
     if mode not in ("full", "same", "valid") or (mode == "valid" and any(n < k for n, k in pairs)):
         return None
-    sources = _reads("constant", pairs, [wanted_of(mode, n, k) for n, k in pairs])
-    return _small(dtype, (pairs[0][1], pairs[1][1]), sources, not correlates)
+    wanted = [wanted_of(mode, n, k) for n, k in pairs]
+    if mode != "valid" and swapped:
+        pairs = [(k, n) for n, k in pairs]
+    sources = _reads("constant", pairs, wanted)
+    small = _small(dtype, (pairs[0][1], pairs[1][1]), sources, swapped or not correlates)
+    return small._replace(swapped=swapped) if small else None
 
 
 def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: int) -> Small | None:

@@ -28,7 +28,7 @@ REALS, INTEGERS, COMPLEX = range(3)
 AT_ONCE = 4  # vectors that are summed at a time
 WINDOW_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources column_sources "
-    "padded_rows low inside high x_rows next array dtype"
+    "padded_rows low inside high x_rows next array dtype part"
 )
 
 _integer = external("PyNumber_AsSsize_t", 2)
@@ -63,6 +63,21 @@ def turn_filter(a: Any, w: int, w_row: int, w_column: int) -> None:
 
 
 @jit.helper
+def taps_are_finite(a: Any) -> bool:
+    """What is not would spread from the zeros beyond the ends, of which SciPy computes no products."""
+    bad = 0
+    if a.part == 4:
+        narrow = carray(pointer(a.taps), a.tap_rows * a.tap_columns * (a.size // 4), np.int32)
+        for i in range(a.tap_rows * a.tap_columns * (a.size // 4)):
+            bad += narrow[i] & 0x7F800000 == 0x7F800000
+    elif a.part == 8:
+        wide = carray(pointer(a.taps), a.tap_rows * a.tap_columns * (a.size // 8), np.int64)
+        for i in range(a.tap_rows * a.tap_columns * (a.size // 8)):
+            bad += wide[i] & 0x7FF0000000000000 == 0x7FF0000000000000
+    return bad == 0
+
+
+@jit.helper
 def lay_image(a: Any, x: int, x_row: int, x_column: int) -> None:
     """The rows that windows read, with what lies beyond both ends; what is zero there is zero already."""
     for i in range(a.padded_rows):
@@ -88,25 +103,29 @@ def lay_image(a: Any, x: int, x_row: int, x_column: int) -> None:
 @jit.helper
 def run_windows(
     record: int, x: int, x_row: int, x_column: int, w: int, w_row: int, w_column: int, y: int
-) -> None:
+) -> bool:
+    """Whether it did; not with taps that are infinite or no numbers."""
     a = carray(pointer(record), 1, WINDOW_FIELDS)[0]
     turn_filter(a, w, w_row, w_column)
+    if not taps_are_finite(a):
+        return False
     lay_image(a, x, x_row, x_column)
     call(a.kernel, (a.padded, a.pitch, a.taps, a.tap_rows, a.tap_columns, a.rows, a.columns, y))
+    return True
 
 
 def _filter_small(this: int, given: int, count: int) -> int:
-    """What Python calls as f(record, x, w, y) with 2-D arrays: y, or None where one is not aligned."""
+    """What Python calls as f(record, x, w, y) of 2-D arrays: y, or None (not aligned, or w not finite)."""
     x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
     both = carray(pointer(x + FLAGS), 1, np.int32)[0] & carray(pointer(w + FLAGS), 1, np.int32)[0]
     result = this  # it is None
     if both & ALIGNED:
-        result = y
         of_x, of_w = word_of(x + STRIDES), word_of(w + STRIDES)
-        run_windows(
+        if run_windows(
             _integer(word_of(given), 0), word_of(x + HEAD), word_of(of_x), word_of(of_x + 8),
             word_of(w + HEAD), word_of(of_w), word_of(of_w + 8), word_of(y + HEAD),
-        )  # fmt: skip
+        ):  # fmt: skip
+            result = y
     _count(result)
     return result
 
@@ -124,24 +143,24 @@ def is_array(a: Any, array: int, ndim: int) -> bool:
 def _filter_lines_small(this: int, given: int, count: int) -> int:
     """What Python calls as f(record, x, of rows, of columns, y): two filters, one after the other.
 
-    The result is y, or None where they are no aligned arrays of the type, of two axes and of one.
+    The result is y, or None where they are no aligned arrays of the type, of two axes and of one, or where
+    a filter is not finite.
     """
     record, x, y = _integer(word_of(given), 0), word_of(given + 8), word_of(given + 32)
     one, two = word_of(given + 16), word_of(given + 24)
     a = carray(pointer(record), 1, WINDOW_FIELDS)[0]
     result = this
     if is_array(a, x, 2) and is_array(a, one, 1) and is_array(a, two, 1):
-        result = y
         between = carray(pointer(a.next), 1, WINDOW_FIELDS)[0].x_rows
         of_x = word_of(x + STRIDES)
-        run_windows(
+        if run_windows(
             record, word_of(x + HEAD), word_of(of_x), word_of(of_x + 8), word_of(one + HEAD), 0,
             word_of(word_of(one + STRIDES)), between,
-        )  # fmt: skip
-        run_windows(
+        ) and run_windows(
             a.next, between, a.columns * a.size, a.size, word_of(two + HEAD),
             word_of(word_of(two + STRIDES)), 0, word_of(y + HEAD),
-        )  # fmt: skip
+        ):  # fmt: skip
+            result = y
     _count(result)
     return result
 
@@ -250,7 +269,7 @@ class SmallWindows:
             "column_sources": self._sources[1].ctypes.data, "padded_rows": padded_rows, "low": low,
             "inside": inside, "high": padded_columns - low - inside,
         }  # fmt: skip
-        values |= {"array": id(np.ndarray), "dtype": id(dtype)}
+        values |= {"array": id(np.ndarray), "dtype": id(dtype), "part": 0 if kind == INTEGERS else size}
         for name, value in values.items():
             self.record[name] = value
         self.address = self.record.ctypes.data
