@@ -134,6 +134,10 @@ def test_outputs_axes_and_complex_numbers():
     assert ca.ndimage.correlate(image[:, ::-1][:, ::-1], w, output=strided) is strided
     assert np.array_equal(strided, expected) and np.array_equal(image, before)
     assert ca.ndimage.correlate(image, w, output=image) is image and np.array_equal(image, expected)
+    nothing = np.zeros((0, 5))  # of which SciPy takes complex outputs
+    assert ca.ndimage.convolve(nothing, w, "complex64").dtype == np.complex64
+    with pytest.raises(RuntimeError, match="real dtype"):
+        ca.ndimage.convolve(image, w, "complex64")
 
 
 def test_zero_weights_meet_no_nan():

@@ -99,7 +99,8 @@ def test_fill_values_that_the_type_cannot_hold():
 
 
 @pytest.mark.parametrize(
-    "given, output", [("B", "f"), ("B", "h"), ("h", "d"), ("d", "f"), ("f", "B"), ("i", "b")]
+    "given, output",
+    [("B", "f"), ("B", "h"), ("h", "d"), ("d", "f"), ("f", "B"), ("i", "b"), ("i", "f"), ("q", "f")],
 )
 def test_output_of_another_type(given, output):
     x = np.abs(numbers(np.random.default_rng(0), (33, 44), given) % 100)
@@ -130,6 +131,14 @@ def test_one_axis():
         for axis in (0, 1, -1):
             expected = getattr(scipys, f"{name}1d")(x, 5, axis, mode="mirror", origin=1)
             assert np.allclose(getattr(ndimage, f"{name}1d")(x, 5, axis, mode="mirror", origin=1), expected)
+        # of one element: along a line it is computed, as SciPy casts it; in a box it is copied
+        line = np.array([0.5, 1.5, 0.0])
+        for call, cast in ((f"{name}1d", [False, True, False]), (name, [True, True, False])):
+            for module in (ndimage, scipys):
+                assert getattr(module, call)(line, 1, output=bool).tolist() == cast
+        assert np.array_equal(getattr(ndimage, name)(line, 1, output="complex64"), line)
+        with pytest.raises(RuntimeError, match="real dtype"):
+            getattr(ndimage, f"{name}1d")(line, 1, output="complex64")
 
 
 def test_means_do_not_drift():

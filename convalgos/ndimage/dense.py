@@ -17,6 +17,7 @@ from convalgos.ndimage.arguments import (
     checked_origin,
     fill,
     input_array,
+    output_array,
     per_axis,
     real_number,
     real_numbers,
@@ -130,6 +131,9 @@ def _real(
     for axis, taps, shift in zip(sorted(chosen), w.shape, origins, strict=True):
         found[axis] = AxisWindow(x.shape[axis], taps, taps // 2 + shift, boundary)
     w = np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found])
+    beyond = real_number("cval", cval)
+    if not x.size:
+        return output_array(output, x)  # complex or not: SciPy asks no more of it
     y = real_output(output, x)
-    correlated = DenseFilter(x.shape, x.dtype, y.dtype.newbyteorder("="), w, found, real_number("cval", cval))
+    correlated = DenseFilter(x.shape, x.dtype, y.dtype.newbyteorder("="), w, found, beyond)
     return fill(y, x, correlated)

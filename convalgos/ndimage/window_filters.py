@@ -225,7 +225,7 @@ def _along_one(
     input: Any, size: Any, axis: Any, output: Any, mode: Any, cval: Any, origin: Any, reduction: int
 ) -> np.ndarray:
     x = input_array("input", input) if reduction == MEAN else _real(input)
-    windows = _windows(x.shape, whole_number("size", size), mode, origin, (one_axis(axis, x.ndim),))
+    windows = _windows(x.shape, whole_number("size", size), mode, origin, (one_axis(axis, x.ndim),), least=1)
     return _along(x, windows, output, cval, reduction)
 
 
@@ -237,8 +237,8 @@ def _real(input: Any) -> np.ndarray:
     return input_array("input", input)
 
 
-def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int]) -> Windows:
-    """Of the axes along which a window has more than one element."""
+def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int], least: int = 2) -> Windows:
+    """Of the axes along which a window has at least so many elements."""
     count = len(axes)
     given = [per_axis(*one, count) for one in (("size", size), ("mode", mode), ("origin", origin))]
     found = []
@@ -250,7 +250,7 @@ def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int
             continue  # SciPy asks for nothing else of it
         low = taps // 2 + checked_origin(shift, taps)
         found.append((axis, AxisWindow(shape[axis], taps, low, boundary_of(word))))
-    return [(axis, window) for axis, window in found if window.taps > 1]
+    return [(axis, window) for axis, window in found if window.taps >= least]
 
 
 def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: int) -> np.ndarray:
@@ -284,7 +284,8 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
             return slide_all
         return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
-    fits = _beyond(cval, of, reduction, used) is not None and (reduction != MEAN or into.kind == "f")
+    exact = reduction != MEAN or of.kind == into.kind == "f"  # means of integers are no integers yet
+    fits = exact and _beyond(cval, of, reduction, used) is not None
     wide = np.dtype(np.float64)
     first, others = of if fits else wide, into if beyond is not None else wide
     slides: list[tuple[np.dtype, Slides]] = []
