@@ -22,7 +22,12 @@ def planned(monkeypatch, request):
     if request.param == "plans":
         for module, name in ((lines, "PRODUCTS"), (short_windows, "GATHERED"), (extensions, "FEW")):
             monkeypatch.setattr(module, name, 0)
-    for module, name in ((images, "TINY"), (small_images, "FEW_ALONG"), (small_images, "FEW_OF_RATES")):
+    for module, name in (
+        (images, "TINY"),
+        (small_images, "FEW_ALONG"),
+        (small_images, "FEW_OF_RATES"),
+        (resampling, "FEW_COMPLEX"),
+    ):
         monkeypatch.setattr(module, name, 0)
     theirs = {name: getattr(scipy.signal, name) for name in ca.signal.__all__}
 
@@ -132,6 +137,10 @@ def test_upfirdn_beyond_the_ends(planned, mode):
         for taps in (1, 4, 17):
             cval = {"cval": 1.5} if mode == "constant" else {}
             agree(planned, "upfirdn", array(taps, "f8", 1), array((2, 40), "f8"), up, down, mode=mode, **cval)
+    # signals that are shorter than the filter, and one whose end is read before its begin only
+    for n, taps, up, down in ((5, 90, 3, 2), (2, 33, 1, 3), (8, 5, 4, 9)):
+        if n > taps or mode != "antireflect":
+            agree(planned, "upfirdn", array(taps, "f8", 1), array((2, n), "f8"), up, down, mode=mode, **cval)
 
 
 @pytest.mark.parametrize("dtype", FILTERS)

@@ -54,11 +54,13 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
         >>> x
         array([1. , 2.5, 4. ])
     """
-    y = short_signals.summed(in1, in2, mode) if method in ("auto", "direct") else None
+    sums = method in ("auto", "direct")
+    if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
+        return scipy.signal.convolve(*few, mode, "direct")
+    y = short_signals.summed(in1, in2, mode) if sums else None
     if y is not None:
         return y
-    if not short_signals.few_products(in1, in2, mode, method):
-        y = by_plan(in1, in2, mode, method, out)
+    y = by_plan(in1, in2, mode, method, out)
     return scipy.signal.convolve(in1, in2, mode, method) if y is None else y
 
 
@@ -75,12 +77,14 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
         >>> ca.signal.correlate([1, 2, 3], [0, 1, 0.5], "same")
         array([2. , 3.5, 3. ])
     """
-    y = short_signals.correlated(in1, in2, mode) if method in ("auto", "direct") else None
+    sums = method in ("auto", "direct")
+    if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
+        return scipy.signal.correlate(*few, mode, "direct")
+    y = short_signals.correlated(in1, in2, mode) if sums else None
     if y is not None:
         return y
-    if not short_signals.few_products(in1, in2, mode, method):
-        w = np.asarray(in2)
-        y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method, out)
+    w = np.asarray(in2)
+    y = by_plan(in1, np.conj(np.flip(w)) if w.dtype.kind == "c" else np.flip(w), mode, method, out)
     return scipy.signal.correlate(in1, in2, mode, method) if y is None else y
 
 
@@ -158,6 +162,8 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
     if type(in1) is type(in2) is np.ndarray and in1.ndim == 1 and 1 in (*in1.shape, *in2.shape):
         return None  # no convolution, but a product
+    if type(axes) is int and type(in1) is np.ndarray and in1.ndim == 1 and axes in (0, -1):
+        axes = None  # which are all
     if axes is None and (y := short_signals.transformed(in1, in2, mode)) is not None:
         return y
     arrays = _arrays(in1, in2)

@@ -58,11 +58,13 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None, *, out: Any 
     dtype = np.result_type(*(v for v in arrays if v is not None))
     if taps.ndim != 1 or divisor.shape != (1,) or at is None or dtype.char not in "fdFD":
         return None
+    held, n = None, lines.shape[at]
+    if zi is None:
+        taps = taps[:n]  # the others meet nothing
     with np.errstate(all="ignore"):
         h = taps.astype(dtype) / divisor.astype(dtype)
     if not np.isfinite(h).all():
         return None  # the zeros around a signal would spread it
-    held, n = None, lines.shape[at]
     if zi is not None:
         shape = list(lines.shape)
         shape[at] = h.size - 1
@@ -103,8 +105,10 @@ def filtfilt(
         >>> ca.signal.filtfilt([0.5, 0.5], 1.0, np.arange(8.0))
         array([0., 1., 2., 3., 4., 5., 6., 7.])
     """
+    if method != "pad" or (type(a) in (list, tuple, np.ndarray) and np.size(a) > 1):
+        return None
     arrays = [plain(v) for v in (b, a, x)]
-    if method != "pad" or any(v is None or not v.size for v in arrays):
+    if any(v is None or not v.size for v in arrays):
         return None
     taps, divisor, signal = (np.asarray(v) for v in arrays)
     taps, at = np.atleast_1d(taps), axis_of(axis, signal.ndim)

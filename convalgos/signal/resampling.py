@@ -24,6 +24,7 @@ from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, real_parts, signal_plan
 from convalgos.signal.scipy_answers import or_scipy, plain
 
+FEW_COMPLEX = 20  # taps of a phase that SciPy sums before parts are taken apart; Sapphire Rapids
 ONE_THREAD = (
     1 << 18
 )  # real products up to which NumPy's OpenBLAS wakes no threads, which may take milliseconds
@@ -174,18 +175,18 @@ def _resampled(
     """(..., outputs) of signals (..., n) and a filter (k,): every phase a filter of one strided problem."""
     common = math.gcd(up, down)
     h, up, down = h[::common], up // common, down // common  # the other coefficients meet zeros only
+    if x.dtype.kind == "c" and h.size <= FEW_COMPLEX * up:
+        return None
     bank = _phases(h, up, down)  # (up, 1, s)
     n, taps, s = x.shape[-1], -(-h.size // up), bank.shape[-1]
-    turns = -(-outputs // up)  # of all phases
-    low, high = taps - 1, max(0, (turns - 1) * down + s - taps + 1 - n)
-    x = x[..., : (turns - 1) * down + s - low]
-    n = x.shape[-1]
+    turns, low = -(-outputs // up), taps - 1  # turns of all phases
     if mode != "constant" or cval:
-        reach = (outputs - 1) * down // up + 1 - n  # samples behind the last one that an output reads
-        if n < 2 or max(low, reach) >= n:
-            return None  # signals shorter than the filter are SciPy's
-        x = with_extension(x, x.ndim - 1, low, max(0, reach), mode, cval)
-        low, high = 0, max(0, high - max(0, reach))
+        reach = max(0, (outputs - 1) * down // up + 1 - n)  # samples behind the last one that an output reads
+        if n < 2 or (mode == "antireflect" and max(low, reach) >= n):
+            return None  # what is mirrored again and again is SciPy's
+        x, low = with_extension(x, x.ndim - 1, low, reach, mode, cval), 0
+    read = (turns - 1) * down + s - low  # samples
+    x, high = x[..., :read], max(0, read - x.shape[-1])
     lines = math.prod(x.shape[:-1])
     finite = all_finite(x)
     if not all_finite(h) or (up > 1 and not finite):

@@ -77,11 +77,16 @@ def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str)
     return products
 
 
-def few_products(in1: Any, in2: Any, mode: str, method: str) -> bool:
-    """Whether SciPy sums along several axes before ours has begun; to choose how takes it longer."""
+def few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both in one type, where SciPy sums along several axes before ours has begun."""
     if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not 1 < in1.ndim == in2.ndim:
-        return False
-    return (method == "direct" or in1.ndim > 3) and products_summed(in1.shape, in2.shape, mode) <= FEW
+        return None
+    if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
+        return None
+    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > FEW:
+        return None
+    dtype = np.result_type(in1, in2)
+    return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
 
 
 def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:

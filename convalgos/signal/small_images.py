@@ -22,11 +22,12 @@ from convalgos.signal.problems import wanted_of
 # Up to here nothing else is faster; Zen 4
 BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
-STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without
+STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without,
+STUFFED_COMPLEX = 8  # and of complex numbers; Sapphire Rapids
 KEPT = 512  # pairs of shapes
 # Products that SciPy sums before ours has begun; Zen 4
 FEW_ALONG = 1 << 19  # along rows and columns
-FEW_OF_RATES = 1 << 15  # of every signal that is kept, up- and downsampled
+FEW_OF_RATES = 3 << 15  # of signals and filters, of which it leaves out none that meets nothing
 NUMBERS, FLOATING = "bhilqBHILQfdFD", "fdFD"
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -166,9 +167,12 @@ def small_resampled(function: Function) -> Function:
                     y = np.empty(known.shape, dtype)  # (1, of all)
                     if known.call(known.address, x.reshape(1, -1), h.reshape(1, -1), y) is not None:
                         return y[0] if down == 1 else y[0, ::down].copy()
-        plain = type(h) is type(x) is np.ndarray and type(down) is int and "out" not in other
-        if plain and x.size * h.size <= FEW_OF_RATES * down:
-            return scipy.signal.upfirdn(h, x, up, down, *options, **other)
+        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and "out" not in other:
+            axis = options[0] if options else other.get("axis", -1)
+            if type(axis) is int and -x.ndim <= axis < x.ndim and up > 0:
+                n = max(1, x.shape[axis])
+                if x.size // n * (n * up + h.size) * h.size <= FEW_OF_RATES * up * down:
+                    return scipy.signal.upfirdn(h, x, up, down, *options, **other)
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -299,7 +303,8 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int) -> Small | N
 
 
 def _resampled(dtype: np.dtype, n: int, taps: int, up: int, down: int) -> Small | None:
-    if not n or not taps or up < 1 or down < 1 or up * down > STUFFED or dtype.char not in FLOATING:
+    most = STUFFED_COMPLEX if dtype.kind == "c" else STUFFED
+    if not n or not taps or up < 1 or down < 1 or up * down > most or dtype.char not in FLOATING:
         return None
     at = np.arange(1 - taps, (n - 1) * up + taps)
     inside = (at >= 0) & (at <= (n - 1) * up) & (at % up == 0)
