@@ -10,9 +10,11 @@ import numpy as np
 
 from convalgos.api.types import Activation, Array, Boundary, Layout, Mode, Padding, Sizes
 from convalgos.core import epilogue
+from convalgos.core.arrays import same_dtype
 from convalgos.core.boundaries import ZERO
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
+from convalgos.core.quantization import Quantization
 from convalgos.dask import pinning
 from convalgos.dask.axes import Axis, AxisSplit
 from convalgos.dask.blocks import ForwardBlock, How, SummedStep
@@ -87,11 +89,15 @@ def conv(
     )  # fmt: skip
     activation = epilogue.activation_of(activation)
     limits = pinning.set_limits(strict_nan, max_rel_error, selector, boundary, fill_value)
-    bias = None if bias is None else checked("bias", bias, (problem.K,))
-    y_shape = order.laid(problem.y_shape)
-    residual = None if residual is None else checked("residual", residual, y_shape)
+    y_shape, y_dtype = order.laid(problem.y_shape), numpy_dtype(problem.y_dtype)
+    bias = None if bias is None else checked("bias", bias, (problem.K,), y_dtype)
+    residual = None if residual is None else checked("residual", residual, y_shape, y_dtype)
+    if problem.sums_integers:
+        if residual is not None:
+            raise ValueError(f"residual of shape {residual.shape} must be None in a problem of integers")
+        Quantization().output(problem, activation)  # which refuses all but ReLU
     if 0 in y_shape:
-        return da.zeros(y_shape, dtype=numpy_dtype(problem.y_dtype))
+        return da.zeros(y_shape, dtype=y_dtype)
     how = shared_by_blocks(problem, algorithm, limits, 1)
     return _blocks(problem, order, how, x, w, bias, residual, activation)
 
@@ -173,9 +179,11 @@ def sums_dtype(dtype: np.dtype, partial: bool) -> np.dtype:
     return np.dtype(np.float32) if partial and dtype.itemsize == 2 else dtype
 
 
-def checked(name: str, array: Any, shape: tuple[int, ...]) -> DaskArray:
-    """An argument of a known shape."""
+def checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype | None = None) -> DaskArray:
+    """An argument of a known shape, and of a type where it is given."""
     array = as_dask(name, array)
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}; it must be {shape}")
+    if dtype is not None and not same_dtype(array.dtype, dtype):
+        raise TypeError(f"{name} has dtype {array.dtype}; it must be {dtype}")
     return array

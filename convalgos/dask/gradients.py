@@ -120,7 +120,7 @@ def conv_transpose(
         layout=layout, dtype=x.dtype.name, w_dtype=w.dtype.name, direction="backward_data",
     )  # fmt: skip
     checked("x", x, order.laid(problem.y_shape))
-    bias = None if bias is None else checked("bias", bias, (problem.C,))
+    bias = None if bias is None else checked("bias", bias, (problem.C,), x.dtype)
     limits = pinning.set_limits(strict_nan, max_rel_error, selector)
     activation = epilogue.activation_of(activation)
     return _input_gradient(x, w, problem, order, algorithm, limits, bias, activation)
