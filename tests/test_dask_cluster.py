@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -43,8 +44,12 @@ def arrays():
 
 
 @pytest.fixture
-def both(client):
-    """The client, once a worker that a test killed has come back; all times are believed."""
+def both(client, monkeypatch):
+    """The client, once a worker that a test killed has come back; all times are believed.
+
+    It is no default, as none is on the command line.
+    """
+    monkeypatch.setattr(distributed.client, "_global_clients", WeakValueDictionary())
     client.wait_for_workers(2)
     client.run(believe_all_times)
     return client
@@ -103,6 +108,7 @@ def test_tuning_on_a_cluster_keeps_what_every_kind_of_machine_found(both, wisdom
     told = CliRunner().invoke(select_commands.tune_command, [problem, *how], catch_exceptions=False)
     here = devices.store()
     assert f"{here.fingerprint}: 1 problems tuned on 1 of its kind" in told.output
+    assert "no times are kept" not in told.output
     ((_, found),) = cluster_hosts.hosts_by_kind(both).items()
     assert len(found) == 1  # of two workers, on one host
     assert here.lookup(ca.ConvProblem.parse(problem))
@@ -134,17 +140,51 @@ def test_hosts_share_the_work_and_a_worker_that_dies_is_replaced(both, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("told", "has"), [(("here", "kind"), "an older version"), (("here", "kind", "9.9"), "9.9")]
+    ("told", "reason"),
+    [
+        (("here", "kind"), "has convalgos an older version, but here is "),
+        (("here", "kind", "9.9"), r"has convalgos 9\.9, but here is "),
+        (
+            ModuleNotFoundError("No module named 'convalgos'"),
+            ".* must be installed there, too: ModuleNotFound",
+        ),
+    ],
 )
-def test_workers_of_another_version_are_refused(told, has):
+def test_workers_of_another_version_or_of_none_are_refused(told, reason):
     """Their figures would be kept as those of this one."""
 
     class Cluster:
         def run(self, function, on_error):
             return {"tcp://127.0.0.1:9": told}
 
-    with pytest.raises(ca.Unsupported, match=rf"127\.0\.0\.1:9 has convalgos {has}, but here is "):
+    with pytest.raises(ca.Unsupported, match=rf"127\.0\.0\.1:9 {reason}"):
         cluster_hosts.hosts_by_kind(Cluster())
+
+
+def test_a_scheduler_that_dies_is_told_and_what_was_found_is_kept():
+    """Neither a hang nor a traceback, though work is left."""
+    found = []
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()
+        with (
+            pytest.raises(OSError, match=f"{address}: the connection is lost"),
+            cluster_hosts.connected(address) as client,
+        ):
+            items = {"one": [-1, -2]}
+            for _, _, value in cluster_hosts.run_on_hosts(client, {"one": ["127.0.0.1"]}, items, abs):
+                found.append(value)
+                process.kill()
+    assert found == [1]
+
+
+CLUSTER = """
+import time
+from distributed import LocalCluster
+
+with LocalCluster(1, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    time.sleep(60)
+"""
 
 
 def with_pid(item, more):

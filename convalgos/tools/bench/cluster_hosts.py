@@ -7,10 +7,13 @@ what a host had that has no workers any more goes to the other hosts of its kind
 from __future__ import annotations
 
 import importlib
+import logging
 import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from convalgos.core.errors import Unsupported, missing
@@ -25,11 +28,13 @@ LOOK = 5.0  # seconds between two looks at the workers
 CONNECT = 15.0  # seconds until a scheduler must have answered
 
 
-def connected(scheduler: str) -> Any:
-    """A client of a cluster, to be closed after use.
+@contextmanager
+def connected(scheduler: str) -> Iterator[Any]:
+    """A client of a cluster.
 
     Raises:
-        Unsupported: Dask is missing. ValueError: this is no address. OSError: no scheduler answers there.
+        Unsupported: Dask is missing, or workers died of what they got. ValueError: this is no address.
+            OSError: no scheduler answers there, or it went away.
     """
     if reason := missing("dask"):
         raise Unsupported(f"--scheduler {reason}")
@@ -40,9 +45,20 @@ def connected(scheduler: str) -> Any:
     except ValueError as error:
         raise ValueError(f"--scheduler={scheduler}: {error}; {example}") from None
     try:
-        return distributed.Client(scheduler, timeout=CONNECT, set_as_default=False)
+        client = distributed.Client(scheduler, timeout=CONNECT, set_as_default=False)
     except OSError:  # so is a timeout
         raise OSError(f"--scheduler={scheduler}: no scheduler has answered; {example}") from None
+    with client:
+        try:
+            yield client
+        except (CancelledError, distributed.comm.CommClosedError) as error:
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # its tries to get it back
+            raise OSError(
+                f"--scheduler={scheduler}: the connection is lost; what was found until then is kept, and "
+                "the same command goes on from there"
+            ) from error
+        except distributed.KilledWorker as error:
+            raise Unsupported(f"--scheduler={scheduler}: {error}") from None
 
 
 def hosts_by_kind(client: Any) -> Hosts:
@@ -56,7 +72,10 @@ def hosts_by_kind(client: Any) -> Hosts:
     seen = set()
     for address, told in sorted(client.run(_who, on_error="return").items()):
         if isinstance(told, BaseException):
-            raise Unsupported(f"the worker {address} cannot run convalgos: {type(told).__name__}: {told}")
+            raise Unsupported(
+                f"the worker {address} cannot run convalgos {__version__}, which must be installed there, "
+                f"too: {type(told).__name__}: {told}"
+            )
         name, machine, *version = told  # of which an old one says nothing
         if version != [__version__]:
             has = version[0] if version else "an older version"
@@ -107,7 +126,8 @@ def run_on_hosts(
     start_idle()
     while running:
         try:
-            done = distributed.wait(list(running), timeout=LOOK, return_when="FIRST_COMPLETED").done
+            with client.as_current():  # as it is no default
+                done = distributed.wait(list(running), timeout=LOOK, return_when="FIRST_COMPLETED").done
         except distributed.TimeoutError:
             done = set()
         for future in done:

@@ -312,6 +312,9 @@ def _tune_on_cluster(
             tune_cluster.tune_all(client, hosts, problems, effort=effort, time_budget=budget, again=again)
         ):
             progress.update(task, completed=done + 1, description=names[found.problem])
+            if not found.merged.candidates:
+                told = "no times are kept, as other programs ran meanwhile or the budget is short"
+                echo(f"warning: {names[found.problem]} on {found.machine}: {told}", err=True)
     for machine, of_kind in hosts.items():
         echo(f"{machine}: {len(problems)} problems tuned on {len(of_kind)} of its kind")
 
