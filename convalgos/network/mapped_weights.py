@@ -52,7 +52,7 @@ def put_in_file(w: np.ndarray) -> np.ndarray:
 
     A network reads them when it prepares its filters, and rarely again, as those that a model has.
     """
-    if w.nbytes < MAPPED:
+    if w.nbytes < MAPPED or (w.flags.c_contiguous and _mapped(w) is not None):
         return w
     try:
         with tempfile.TemporaryFile(prefix="convalgos-") as file:

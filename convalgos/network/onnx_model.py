@@ -19,10 +19,11 @@ from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_file import Weights, read_onnx_file
-from convalgos.network.onnx_folding import ONNX_NAMES, fold_constants, fold_sizes
+from convalgos.network.onnx_folding import fold_constants
 from convalgos.network.onnx_order import captured_by, with_nodes_in_order
 from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_runtime_types import types_by_runtime
+from convalgos.network.onnx_sizes import ONNX_NAMES
 from convalgos.network.onnx_stand_ins import with_stand_ins
 
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
@@ -152,11 +153,7 @@ class OnnxModel:
 
     def needs_folding(self) -> bool:
         """Whether a node computes what is constant, or what follows from shapes."""
-        return any(node.op in OF_SHAPES for node in self.nodes) or self.computes_constants()
-
-    def computes_constants(self) -> bool:
-        """Whether a node computes what is constant."""
-        return any(all(map(self.is_constant, node.inputs)) for node in self.nodes)
+        return any(node.op in OF_SHAPES or all(map(self.is_constant, node.inputs)) for node in self.nodes)
 
     @cached_property
     def types(self) -> dict[str, ValueType]:
@@ -278,19 +275,29 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    proto = with_nodes_in_order(proto)
+    proto = _with_open_sizes(with_nodes_in_order(proto))
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
     if proto is model:  # the caller's
         proto = type(proto)()
         proto.CopyFrom(model)
-    fold_sizes(proto)
-    found = OnnxModel(spelled_out(proto), read.inputs, weights)
-    if not found.computes_constants():
+    left = fold_constants(proto, weights)
+    return OnnxModel(spelled_out(proto), read.inputs, left)
+
+
+def _with_open_sizes(proto: Any) -> Any:
+    """A ModelProto whose inputs leave open what some exporters call -1; the very one where none does."""
+    inputs = [value.type.tensor_type.shape.dim for value in proto.graph.input]
+    if any(d.dim_value < 0 for dims in inputs for d in dims):
+        found = type(proto)()
+        found.CopyFrom(proto)
+        for value in found.graph.input:
+            for d in value.type.tensor_type.shape.dim:
+                if d.dim_value < 0:
+                    d.Clear()
         return found
-    proto, weights = fold_constants(proto, weights)
-    return OnnxModel(spelled_out(proto), read.inputs, weights)
+    return proto
 
 
 def _without_shape(output: Any) -> Any:

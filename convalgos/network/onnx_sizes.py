@@ -1,4 +1,4 @@
-"""Sizes that a model computes from shapes and that do not depend on what its inputs leave open, as constants.
+"""What is constant in an ONNX model: what follows from constants, and from sizes that its inputs fix.
 
 A model exported for any batch computes the number of its channels, too: Shape, Gather, and sums, products and
 quotients of these. ONNX's own inference follows them but for quotients, behind which nothing is known any
@@ -11,15 +11,22 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from convalgos.network.mapped_weights import let_go, put_in_file
+from convalgos.network.onnx_constants import computed
+
 INT64 = 7  # of TensorProto
 MOST = 64  # elements of a value that holds sizes
-MOST_FOLDED = 1 << 19  # elements of a constant that follows from sizes
-RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")  # begins of operators
+MOST_FOLDED = 1 << 19  # elements of a constant that is computed,
+GROWS = 4  # or so many times those of what it is computed from
+ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
+NOT_FOLDED = (  # begins of operators: of chance, and what makes of small weights large ones
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "DequantizeLinear",
+)  # fmt: skip
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "Add": operator.add,
     "Sub": operator.sub,
@@ -29,87 +36,83 @@ ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 }
 Size = int | str | None  # None where it depends on what the inputs leave open, a str where it is just that
 Sizes = np.ndarray  # of objects, each a Size
-UNKNOWN_TO_THE_REFERENCE = (  # what the reference implementation of ONNX raises where it cannot run a node
-    RuntimeError,
-    TypeError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-)
-
-
-def make_known_sizes_constant(proto: Any) -> None:
-    """Replace the nodes of a model that compute sizes which are known by constants."""
-    if not any(node.op_type == "Shape" for node in proto.graph.node):
-        return
-    search = _Search(proto)
-    kept = []
-    for node in proto.graph.node:
-        if search.follow(node):
-            proto.graph.initializer.append(search.known(node.output[0]))
-            continue
-        kept.append(own := type(node).FromString(node.SerializeToString()))
-        if node.op_type == "Reshape" and (target := search.target(node)) is not None:
-            proto.graph.initializer.append(target)
-            own.input[1] = target.name
-    del proto.graph.node[:]
-    proto.graph.node.extend(kept)
 
 
 def _are_known(sizes: Sizes) -> bool:
     return all(isinstance(n, int) for n in sizes.reshape(-1))
 
 
-class _Search:
-    """What is known behind the nodes so far."""
+class KnownValues:
+    """What is known behind the nodes of a model so far.
 
-    def __init__(self, proto: Any):
-        import onnx
+    Args:
+        weights: constants whose tensors have no data.
+    """
+
+    def __init__(self, proto: Any, weights: Mapping[str, np.ndarray]):
 
         self._opsets = {o.domain: o.version for o in proto.opset_import}
         self._imports, self._ir = list(proto.opset_import), proto.ir_version
         self.types: dict[str, Any] = {v.name: v.type for v in proto.graph.input}
         self.sizes: dict[str, Sizes] = {}
-        self._data: dict[str, Any] = {}  # small constants as tensors
+        self.computed: dict[str, np.ndarray] = {}
+        self._weights = weights
+        self._tensors: dict[str, Any] = {}
+        self._small: dict[str, Any] = {}  # tensors that may hold sizes
         for tensor in proto.graph.initializer:
-            self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-            self._keep(tensor.name, tensor)
+            self._note(tensor.name, tensor)
 
-    def _keep(self, name: str, tensor: Any) -> None:
-        from onnx import numpy_helper
+    def _note(self, name: str, tensor: Any) -> None:
+        """Remember a constant."""
+        import onnx
 
-        if np.prod(tensor.dims, dtype=np.int64) <= MOST:
-            self._data[name] = tensor
+        self.types[name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        self._tensors[name] = tensor
+        if math.prod(tensor.dims) <= MOST and name not in self._weights:
+            self._small[name] = tensor
             if tensor.data_type == INT64:
-                self.sizes[name] = numpy_helper.to_array(tensor).astype(object)
+                self.sizes[name] = onnx.numpy_helper.to_array(tensor).astype(object)
+
+    def _keep(self, name: str, array: np.ndarray) -> None:
+        """Remember what was computed."""
+        import onnx
+
+        self.computed[name] = put_in_file(array)
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        self.types[name] = onnx.helper.make_tensor_type_proto(kind, array.shape)
+        if array.size <= MOST:
+            self._small[name] = onnx.numpy_helper.from_array(array, name)
+            if kind == INT64:
+                self.sizes[name] = array.astype(object)
+
+    def _array(self, name: str) -> np.ndarray | None:
+        """A value that is known, or None."""
+        import onnx
+
+        if name in self.computed or name in self._weights:
+            return np.asarray(self.computed.get(name, self._weights.get(name)))
+        return onnx.numpy_helper.to_array(self._tensors[name]) if name in self._tensors else None
 
     def follow(self, node: Any) -> bool:
-        """Whether all that a node gives is known; its types are noted."""
+        """Whether all that a node gives is known and computed; its types are noted."""
         import onnx
 
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Constant" and node.attribute[0].name == "value":
-            tensor = node.attribute[0].t
-            self.types[node.output[0]] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-            self._keep(node.output[0], tensor)
+            self._note(node.output[0], node.attribute[0].t)
             return False
-        sizes = self._computed(node.op_type, node.input, attributes)
+        sizes = self._sizes_of(node.op_type, node.input, attributes)
         if sizes is not None and sizes.size <= MOST:
             name = node.output[0]
             self.sizes[name] = sizes
             self.types[name] = onnx.helper.make_tensor_type_proto(INT64, sizes.shape)
             if _are_known(sizes):
-                self._data[name] = onnx.numpy_helper.from_array(np.array(sizes.tolist(), np.int64), name)
+                self._keep(name, np.array(sizes.tolist(), np.int64))
             return _are_known(sizes)
         if self._fold(node):
             return True
         self._infer(node)
         return False
-
-    def known(self, name: str) -> Any:
-        """A value that is known, as a tensor."""
-        return self._data[name]
 
     def target(self, node: Any) -> Any:
         """The sizes of a reshape to open ones as a tensor, 0 for what it keeps, -1 for one; else None."""
@@ -130,41 +133,32 @@ class _Search:
 
     def _fold(self, node: Any) -> bool:
         """Whether a node of known inputs was computed."""
-        import onnx.reference
+        import onnx
 
         given = [name for name in node.input if name]
-        of_onnx = node.domain in ("", "ai.onnx") and not node.op_type.startswith(RANDOM)
         nested = any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute)
-        if (
-            not of_onnx
-            or nested
-            or not given
-            or len(node.output) != 1
-            or any(n not in self._data for n in given)
-        ):
+        if node.domain not in ONNX_NAMES or node.op_type.startswith(NOT_FOLDED) or nested or not given:
             return False
-        inputs = [onnx.ValueInfoProto(name=name, type=self.types[name]) for name in dict.fromkeys(given)]
-        graph = onnx.helper.make_graph([node], "folded", inputs, [onnx.ValueInfoProto(name=node.output[0])])
+        if any(name not in self.computed and name not in self._tensors for name in given):
+            return False
+        inputs = [self._array(name) if name else None for name in node.input]
+        most = max(MOST_FOLDED, *(GROWS * x.size for x in inputs if x is not None))
         self._infer(node)
-        if math.prod(n if isinstance(n, int) else 0 for n in self._dims(node.output[0]) or ()) > MOST_FOLDED:
+        for name in node.output:
+            dims = self._dims(name) or []
+            if math.prod(n if isinstance(n, int) else 0 for n in dims) > most:
+                return False
+        found = computed(node, inputs, self._imports)
+        for x in inputs:
+            if x is not None:
+                let_go(x)
+        if found is None or any(y.size > most for y in found):
             return False
-        feeds = {name: onnx.numpy_helper.to_array(self._data[name]) for name in given}
-        try:
-            model = onnx.helper.make_model(graph, opset_imports=self._imports)
-            (found,) = onnx.reference.ReferenceEvaluator(model).run(None, feeds)
-        except UNKNOWN_TO_THE_REFERENCE:  # it is left to be run
-            return False
-        found = np.asarray(found)
-        if found.size > MOST_FOLDED:
-            return False
-        tensor = onnx.numpy_helper.from_array(found, node.output[0])
-        self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-        self._data[tensor.name] = tensor
-        if tensor.data_type == INT64 and found.size <= MOST:
-            self.sizes[tensor.name] = found.astype(object)
+        for name, y in zip(node.output, found, strict=True):
+            self._keep(name, y)
         return True
 
-    def _computed(self, op: str, inputs: Sequence[str], attributes: dict[str, Any]) -> Sizes | None:
+    def _sizes_of(self, op: str, inputs: Sequence[str], attributes: dict[str, Any]) -> Sizes | None:
         if op == "Shape":
             dims = self._dims(inputs[0])
             whole = None if dims is None else _sizes(dims)
@@ -205,7 +199,7 @@ class _Search:
         if node.op_type == "Reshape" and self._reshaped(node):
             return
         given = {name: self.types[name] for name in node.input if name in self.types}
-        data = {name: self._data[name] for name in node.input if name in self._data}
+        data = {name: self._small[name] for name in node.input if name in self._small}
         try:
             schema = onnx.defs.get_schema(node.op_type, self._opsets.get(node.domain, 1), node.domain)
             found = onnx.shape_inference.infer_node_outputs(
