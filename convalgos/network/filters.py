@@ -27,7 +27,8 @@ class NetworkFilter(NamedTuple):
 
 
 HUGE = 1 << 26  # bytes from which on a filter is prepared alone, before the others: it may be copied for that
-MOVED = 4  # filters of each thread, after which is given back what they were prepared in, or moved from
+MOVED = 4  # filters of each thread, after which is given back what they were prepared in, or moved from,
+MOVED_BYTES = 1 << 23  # or fewer of so many bytes in all
 FILTERED = Convolution | TransposedConvolution | QuantizedConvolution | JoinedConvolutions | ScaledConvolution
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
@@ -88,19 +89,30 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
     if huge:
         release_arrays()  # what they were prepared in
     with ThreadPoolExecutor(thread_count()) as pool:
-        for some in _groups(list(missing)):
+        nbytes = {wanted: _nbytes(planned_step) for wanted, planned_step in missing.items()}
+        largest_first = sorted(missing, key=lambda wanted: -nbytes[wanted])  # while little else is there
+        for some in _groups(largest_first, nbytes):
             found |= dict(zip(some, pool.map(prepare, map(missing.__getitem__, some)), strict=True))
-            if sum(_nbytes(missing[wanted]) for wanted in some) >= LARGE:
+            if sum(map(nbytes.__getitem__, some)) >= LARGE:
                 release_arrays()
-        if sum(map(_nbytes, missing.values())) >= LARGE:
+        if sum(nbytes.values()) >= LARGE:
             _lay_in_a_row(found, missing, pool)
     return found
 
 
-def _groups(filters: list[NetworkFilter]) -> Iterator[list[NetworkFilter]]:
+def _groups(
+    filters: Iterable[NetworkFilter], nbytes: Mapping[NetworkFilter, int]
+) -> Iterator[list[NetworkFilter]]:
     """As many at a time as keep all threads at work."""
-    count = MOVED * thread_count()
-    return (filters[i : i + count] for i in range(0, len(filters), count))
+    some: list[NetworkFilter] = []
+    taken = 0
+    for filter_ in filters:
+        some.append(filter_)
+        taken += nbytes[filter_]
+        if len(some) % thread_count() == 0 and (taken >= MOVED_BYTES or len(some) == MOVED * thread_count()):
+            yield some
+            some, taken = [], 0
+    yield some
 
 
 def _lay_in_a_row(
@@ -121,6 +133,6 @@ def _lay_in_a_row(
         found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
 
     numbered = dict(zip(moved, places, strict=True))
-    for some in _groups(moved):
+    for some in _groups(moved, {filter_: place.nbytes for filter_, place in numbered.items()}):
         list(pool.map(moved_to, map(numbered.__getitem__, some), some))
         release_arrays()
