@@ -16,7 +16,15 @@ from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
-from convalgos.network.arena import Buffer, arrays_of, is_view, most_alive, place_buffers, with_places
+from convalgos.network.arena import (
+    Buffer,
+    arrays_of,
+    is_view,
+    most_alive,
+    place_buffers,
+    scratch_bytes,
+    with_places,
+)
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
     Concatenation,
@@ -465,13 +473,15 @@ class Strided:
     """A plan whose arrays may be slices, and which asks for scratch."""
 
     strided_batch = True
-    scratch_bytes = 100
+
+    def __init__(self, scratch_bytes=100):
+        self.scratch_bytes = scratch_bytes
 
 
 def random_network(rng, batch):
     """A planned network of steps that share memory in every way, without the places of its values."""
     shapes, layouts, steps = {"x": (batch, 16, 2, 2)}, {"x": "channels_first"}, []
-    plan = Strided() if rng.random() < 0.7 else object()
+    asks = rng.random() < 0.7
     for i in range(rng.integers(2, 14)):
         name = f"v{i}"
         a, b = (str(v) for v in rng.choice(list(shapes), 2))
@@ -490,6 +500,7 @@ def random_network(rng, batch):
         else:
             step = Elementwise(name, (a,), name)
         shapes[name], layouts[name] = step.output_shape(shapes), layout
+        plan = Strided(int(rng.integers(0, 5000))) if asks else object()
         own = None if isinstance(step, View) else plan
         steps.append(PlannedStep(step, tuple(layouts[v] for v in step.inputs), layout, own, 0.0))
     outputs = tuple(map(str, rng.choice(list(shapes)[1:], 2, replace=False)))
@@ -502,7 +513,8 @@ class Memory:
 
     def __init__(self, planned, graph, rng):
         self.planned, self.rng = planned, rng
-        self.arrays = arrays_of(planned, graph, aligned_empty(planned.arena_bytes, np.uint8))
+        self.arena = aligned_empty(planned.arena_bytes, np.uint8)
+        self.arrays = arrays_of(planned, graph, self.arena)
         self.contents = {}
         for name in graph.inputs:
             self.contents[name] = self.array(name)[...] = rng.random(self.array(name).shape, np.float32)
@@ -516,7 +528,9 @@ class Memory:
         return array
 
     def run(self, planned_step):
-        step = planned_step.step
+        step, scratch = planned_step.step, self.arena[: scratch_bytes(planned_step)]
+        assert len(scratch) >= getattr(planned_step.plan, "scratch_bytes", 0)
+        scratch[...] = self.rng.integers(0, 256, len(scratch))
         for name in step.inputs:
             np.testing.assert_array_equal(self.array(name), self.contents[name])
         y = self.array(step.output)
@@ -531,6 +545,7 @@ class Memory:
         else:
             y[...] = self.rng.random(y.shape, np.float32)
         self.contents[step.output] = y.copy()
+        scratch[...] = self.rng.integers(0, 256, len(scratch))
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -570,8 +585,8 @@ def test_concatenations_within_others_cost_nothing():
     )
     assert planned.places["whole3"] == ("last", 0)
     assert planned.places["part3"] == ("last", 64)
-    assert planned.arena_bytes == 4 * np.prod(shapes["last"])
     assert planned.scratch_bytes == 128
+    assert planned.arena_bytes == 4 * np.prod(shapes["last"]) + 128
 
 
 def test_buffers_are_packed_near_the_bytes_that_are_alive():
@@ -583,7 +598,9 @@ def test_buffers_are_packed_near_the_bytes_that_are_alive():
             Buffer(int(n) * 64, int(f), int(f + d))
             for n, f, d in zip(rng.integers(1, 99, 60), first, rng.geometric(0.4, 60), strict=True)
         ]
-        places, total = place_buffers(buffers)
+        at_begin = [Buffer(int(n) * 64, i, i) for i, n in enumerate(rng.integers(0, 60, 40))]
+        places, total = place_buffers(buffers, at_begin)
+        buffers, places = buffers + at_begin, places + [0] * len(at_begin)
         for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
             if a[1] <= b[2] and b[1] <= a[2]:
                 assert places[i] + a[0] <= places[j] or places[j] + b[0] <= places[i]

@@ -2,7 +2,8 @@
 
 Values first find what they share memory with: views lie where what they show lies; what is put side by side
 is written into slices of the whole, and so costs nothing; elementwise steps write over what nobody reads
-after them. What is left are buffers with a size and a time, which are packed.
+after them. What is left are buffers with a size and a time, which are packed. Scratch lies at the begin of
+the arena, for all steps at one place, which stays in the caches: values lie behind what theirs take of it.
 
 Source: Pisarchyk and Lee 2020, arXiv:2001.03288 (greedy by size, best fit).
 """
@@ -46,10 +47,13 @@ def most_alive(buffers: Sequence[Buffer]) -> int:
     return most
 
 
-def place_buffers(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
+def place_buffers(buffers: Sequence[Buffer], first: Sequence[Buffer] = ()) -> tuple[list[int], int]:
     """(where each buffer begins, bytes of all): buffers whose times overlap lie apart.
 
     The best of several orders in which each takes the tightest gap that it fits in.
+
+    Args:
+        first: those that lie at the begin, at times of their own.
 
     Example:
         >>> place_buffers([Buffer(64, 0, 1), Buffer(64, 1, 2), Buffer(128, 2, 3)])
@@ -60,9 +64,9 @@ def place_buffers(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
         lambda i: (buffers[i].first, -buffers[i].nbytes),
         lambda i: (-buffers[i].nbytes * (buffers[i].last - buffers[i].first + 1), buffers[i].first),
     )
-    least, best = most_alive(buffers), ([0] * len(buffers), 0)
+    least, best = most_alive([*buffers, *first]), ([0] * len(buffers), 0)
     for turn, order in enumerate(orders):
-        found = _packed(buffers, sorted(range(len(buffers)), key=order))
+        found = _packed(buffers, sorted(range(len(buffers)), key=order), first)
         if not turn or found[1] < best[1]:
             best = found
         if best[1] == least:
@@ -70,9 +74,11 @@ def place_buffers(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
     return best
 
 
-def _packed(buffers: Sequence[Buffer], order: Sequence[int]) -> tuple[list[int], int]:
-    places, total = [0] * len(buffers), 0
-    placed: list[tuple[int, int, int, int]] = []  # (begin, end, first, last)
+def _packed(
+    buffers: Sequence[Buffer], order: Sequence[int], at_begin: Sequence[Buffer]
+) -> tuple[list[int], int]:
+    places, total = [0] * len(buffers), max((nbytes for nbytes, *_ in at_begin), default=0)
+    placed = sorted((0, *buffer) for buffer in at_begin)  # (begin, end, first, last)
     for i in order:
         nbytes, first, last = buffers[i]
         best, tightest, free = None, math.inf, 0
@@ -98,7 +104,7 @@ def with_places(planned: Planned, graph: NetworkGraph) -> Planned:
 
 def least_arena_bytes(planned: Planned, graph: NetworkGraph) -> int:
     """The bytes of a plan that are in use at the worst of its steps: no arena takes less."""
-    return most_alive(list(_Sharing(planned, graph).buffers().values()))
+    return most_alive([*_Sharing(planned, graph).buffers().values(), *_scratches(planned)])
 
 
 class _Sharing:
@@ -121,12 +127,12 @@ class _Sharing:
             self._read[name].append(len(planned.steps))  # by the caller
 
     def placed(self) -> Planned:
-        buffers = self.buffers()
-        offsets, total = place_buffers(list(buffers.values()))
+        buffers, scratches = self.buffers(), _scratches(self._planned)
+        offsets, total = place_buffers(list(buffers.values()), scratches)
         begins = dict(zip(buffers, offsets, strict=True))
         places = {name: place for name in self._read if (place := self._place(name, begins)) is not None}
-        scratch = max((getattr(s.plan, "scratch_bytes", 0) or 0 for s in self._planned.steps), default=0)
-        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=whole_lines(scratch))
+        scratch = max((nbytes for nbytes, *_ in scratches), default=0)
+        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=scratch)
 
     def buffers(self) -> dict[str, Buffer]:
         """Those that are left when all that may has found what it shares memory with; named by a value."""
@@ -233,6 +239,16 @@ class _Sharing:
     def _nbytes(self, name: str) -> int:
         count = math.prod(array_shape(self._layout(name), self._planned.shapes[name]))
         return count * self._planned.dtype(name).itemsize
+
+
+def scratch_bytes(planned_step: PlannedStep) -> int:
+    """What a step computes in besides its arrays, in whole cache lines."""
+    return whole_lines(getattr(planned_step.plan, "scratch_bytes", 0) or 0)
+
+
+def _scratches(planned: Planned) -> list[Buffer]:
+    each = enumerate(map(scratch_bytes, planned.steps))
+    return [Buffer(nbytes, i, i) for i, nbytes in each if nbytes]
 
 
 def arrays_of(planned: Planned, graph: NetworkGraph, arena: np.ndarray) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.separable.records import BiasedActivation
-from convalgos.network.arena import arrays_of
+from convalgos.network.arena import arrays_of, scratch_bytes
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, NetworkGraph
 from convalgos.network.memory import Memory, MemoryPool
@@ -78,7 +78,7 @@ class Executor:
             inputs: in the order of the graph's, C-contiguous, of the shapes that were planned for.
         """
         arrays = self.arrays(inputs)
-        with self.memories.taken(self.planned.arena_bytes + self.planned.scratch_bytes) as memory:
+        with self.memories.taken(self.planned.arena_bytes) as memory:
             context = self._contexts.get(memory)
             if context is None:
                 context = self._contexts[memory] = Context(self, memory)
@@ -129,12 +129,12 @@ class Executor:
 
 
 class Context:
-    """The steps of a plan bound to a piece of memory: the scratch and then the arena lie in it."""
+    """The steps of a plan bound to a piece of memory, the arena."""
 
     def __init__(self, executor: Executor, memory: Memory):
         planned, self._executor = executor.planned, executor
-        self._scratch = memory.bytes[: planned.scratch_bytes]  # whole cache lines
-        self._arrays = arrays_of(planned, executor.graph, memory.bytes[planned.scratch_bytes :])
+        self._arena = memory.bytes
+        self._arrays = arrays_of(planned, executor.graph, self._arena)
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
         self.parts = self._parts_of(planned.steps)
 
@@ -213,6 +213,7 @@ class Context:
         bound: BoundRun
         step, plan = planned_step.step, planned_step.plan
         x, y = [self._array(n) for n in step.inputs], [self._array(n) for n in step.outputs]
+        scratch = self._arena[: scratch_bytes(planned_step)]
         if plan is None:
             if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
                 return BoundRun(_nothing, ())
@@ -221,16 +222,16 @@ class Context:
             if isinstance(step, CONVOLUTIONS):
                 w = self._executor.filters[filter_of(planned_step)]
                 residual = x[1] if len(x) > 1 else None
-                bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, self._scratch)
+                bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, scratch)
             elif isinstance(step, JoinedConvolutions):
                 w = self._executor.filters[filter_of(planned_step)]
                 outputs = [BiasedActivation(part.bias, part.activation) for part in step.parts]
                 residual, mean = x[1] if len(x) > 1 else None, y[1] if step.mean else None
-                bound = plan.bind(x[0], w, y[0], outputs, residual, self._scratch, mean)
+                bound = plan.bind(x[0], w, y[0], outputs, residual, scratch, mean)
             elif isinstance(step, ScaledConvolution):
                 w, of = self._executor.filters[filter_of(planned_step)], step.convolution
                 residual = x[2] if len(x) > 2 else None
-                bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, self._scratch)
+                bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, scratch)
             elif not hasattr(plan, "bind"):
                 bound = BoundRun(lambda: self._call(planned_step, x, y))
             elif isinstance(step, Foreign):

@@ -127,7 +127,7 @@ class NetworkExplanation(Tabular):
             lines.append(f"  {name:24s} {microseconds(seconds):>12s}  {ratio:.3f} times this")
         lines.append(
             f"  arena {self.arena_bytes / 1e6:.2f} MB (in use at once {self.least_arena_bytes / 1e6:.2f}), "
-            f"scratch {self.scratch_bytes / 1e6:.2f} MB"
+            f"{self.scratch_bytes / 1e6:.2f} MB of it scratch"
         )
         return "\n".join(lines)
 

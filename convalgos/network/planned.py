@@ -101,7 +101,7 @@ class Planned:
     # value -> bytes from the begin of the arena, or (value that it is a slice of, first channel); values that
     # have no place have an array of their own
     arena_bytes: int = 0
-    scratch_bytes: int = 0  # the most that one step asks for; steps share it
+    scratch_bytes: int = 0  # of these, at the begin: the most that one step asks for; steps share them
     threads: int = 0  # that the plans of its steps share their work among
 
     def dtype(self, name: str) -> np.dtype:

@@ -18,7 +18,7 @@ def step_times(executor: Executor, rounds: int = ROUNDS) -> list[float]:
     inputs = [executor.new_array(name) for name in executor.graph.inputs]
     for x in inputs:
         x[...] = np.random.default_rng(0).random(x.shape) if x.dtype.kind == "f" else 0
-    context = Context(executor, Memory(executor.planned.arena_bytes + executor.planned.scratch_bytes))
+    context = Context(executor, Memory(executor.planned.arena_bytes))
     parts = [context.part_of(planned_step) for planned_step in executor.planned.steps]
     samples: list[list[float]] = []
     for _ in range(rounds + 1):

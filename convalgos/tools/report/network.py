@@ -72,7 +72,7 @@ def footer(results: NetworkResults) -> list[str]:
     megabytes = [n / 1e6 for n in (explained.arena_bytes, explained.scratch_bytes, results.filter_bytes)]
     return [
         *lines,
-        "memory: arena {:.1f} MB, scratch {:.1f} MB, filters {:.1f} MB".format(*megabytes),
+        "memory: arena {:.1f} MB, {:.1f} MB of it scratch, filters {:.1f} MB".format(*megabytes),
     ]
 
 
