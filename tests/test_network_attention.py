@@ -5,6 +5,7 @@ import pytest
 from test_network_odd_models import check_model
 from test_network_onnx import CLOSE, RNG, Builder, numbers, reference
 
+from convalgos.core.move_views import view_of
 from convalgos.core.moves import moved, moved_shape, unmoved
 from convalgos.cpu.elementwise.attention import SHARE_ULPS, AttentionPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
@@ -105,10 +106,30 @@ def test_moves(moves):
     assert moved_shape(x.shape, moves) == right.shape
     RearrangementPlan(x.shape, moves).run((x,), y := np.full(right.shape, np.nan, "f4"))
     assert np.array_equal(y, right)
+    seen = view_of(x, moves)
+    assert (seen is None) == (not right.size or any(move[0] == "roll" for move in moves))
+    assert seen is None or (np.array_equal(seen, right) and np.shares_memory(seen, x))
     back = unmoved(y, x.shape, moves)
     assert back is None or np.array_equal(back, x)
     with pytest.raises(ValueError, match="nothing at"):
         moved(x, [("index", 1, 6)])
+
+
+def test_views_of_heads_of_many_images_lie_in_their_array():
+    """As torch has them, with tokens before images: on the way heads of all images are one dimension."""
+    x = numbers((7, 4, 18))
+    moves = (
+        ("view", (7, 4, 3, 6)),
+        ("index", 2, 1),
+        ("view", (7, 8, 3)),
+        ("transpose", (1, 0, 2)),
+        ("view", (4, 2, 7, 3)),
+    )
+    seen = view_of(x, moves)
+    assert np.shares_memory(seen, x) and np.array_equal(seen, moved(x, moves))
+    assert view_of(x, moves[:3]) is None  # these by themselves do not lie evenly
+    assert view_of(x, (("transpose", (1, 0, 2)), ("view", (2, 14, 18)))) is None
+    assert view_of(x[:0], ()) is None
 
 
 def qkv(build, x, heads, depth):

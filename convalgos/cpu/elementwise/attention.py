@@ -11,7 +11,8 @@ from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound
 from convalgos.core.machine import Machine, vector_bytes
-from convalgos.core.moves import Move, moved, moved_shape, unmoved
+from convalgos.core.move_views import view_of
+from convalgos.core.moves import Move, moved_shape, unmoved
 from convalgos.cpu.elementwise.attention_kernels import ATTEND_FIELDS, OPERANDS, VECTORS, attend_share
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
@@ -183,8 +184,8 @@ def _evenly(x: np.ndarray, moves: Sequence[Move], runs: list[BoundRun], turned: 
 
     Else it is an array that one of the runs writes.
     """
-    seen = moved(x, moves) if not any(kind == "roll" for kind, *_ in moves) else None
-    if seen is not None and np.may_share_memory(seen, x):
+    seen = view_of(x, moves)
+    if seen is not None:
         ways = (seen, np.swapaxes(seen, -1, -2)) if turned else (seen,)
         if any(map(_is_even, ways)):
             return seen
