@@ -17,6 +17,8 @@ POINT = ConvProblem.parse("n1 c1 h6 w8 k16 r1 s1 blocked16")
 CUTS = {  # images, rows and columns of blocks, and parts of the filters
     "n4 c40 h7 w7 k48 r3 s3 p1 blocked16": (3, 7, 7, 1),
     "n1 c96 h23 w40 k33 r1 s1 blocked16": (1, 1, 96, 2),
+    "n3 c64 h9 w15 k90 r1 s1 blocked16": (1, 1, 64, 1),  # the last run of an image has 7 pixels
+    "n3 c32 h5 w13 k160 r1 s1 blocked16": (1, 1, 32, 2),  # and here one
     "n2 c70 h13 w11 k50 r3 s3 p1 stride2 channels_last": (1, 3, 6, 1),
     "n1 c640 h5 w6 k64 r1 s1 stride2 blocked16": (1, 3, 3, 2),
 }

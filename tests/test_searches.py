@@ -21,7 +21,7 @@ def wholes(problem, threads):
     """The problem in tiles of every kind, all of them in one box."""
     for a in winograd.ALGORITHMS:
         if a.why_not(problem) is None:
-            yield winograd.one_box(problem, a.m, a.r, threads)
+            yield winograd.one_box(problem, a.m, a.r, threads, a.kind)
     for a in fft_tiles.ALGORITHMS:
         if not isinstance(fft_tiles.tile_outputs(problem, a.t), str):
             yield fft_tiles.one_spectral_box(problem, a.t, threads)

@@ -168,11 +168,13 @@ def test_error_bounds_are_near_the_errors(algorithm, kind, dtype):
     r = algorithm.r
     for text in (f"n1 c64 h24 w25 k20 r{r} s{r} p1", f"n1 c8 w300 k20 s{r}"):
         problem = ConvProblem.parse(text).replace(dtype=dtype)
+        if algorithm.split and (reason := algorithm.why_not(problem)):
+            pytest.skip(f"{algorithm.id} {reason}")
         x, w, _, y = example(problem, kind)
         error = np.abs(algorithm.serve(problem)(x, w) - y).max() / np.abs(y).max()
         assert error <= algorithm.error_bound(problem)
         if kind == "reals":
-            assert algorithm.error_bound(problem) <= 25 * error
+            assert algorithm.error_bound(problem) <= (75 if algorithm.split else 25) * error
 
 
 @pytest.mark.parametrize(

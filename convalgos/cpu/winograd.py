@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,6 +41,8 @@ from convalgos.cpu.tiled.cost import BoxSchedule
 from convalgos.cpu.tiled.errors import error_of_tiles
 from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
+from convalgos.cpu.tiled.split_products import multiply_split, product_table, split_filter
+from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule, why_not_split
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
     winograd_finished_tiles,
@@ -53,22 +55,35 @@ ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the
 # --- shapes --------------------------------------------------------------------------------------
 
 
-def winograd_schedule(problem: ConvProblem, m: int, r: int, box: int = 0) -> BoxSchedule:
+def winograd_schedule(
+    problem: ConvProblem, m: int, r: int, box: int = 0, kind: type[BoxSchedule] = BoxSchedule
+) -> BoxSchedule:
     """The schedule of a problem that `transformed_by` accepts; see `search.best`."""
-    return _schedule(problem, m, r, box, jit.thread_count())
+    known: Any = kind
+    return _schedule(known, problem, m, r, box, jit.thread_count())
 
 
 @lru_cache(512)
-def _schedule(problem: ConvProblem, m: int, r: int, box: int, threads: int) -> BoxSchedule:
-    return search.best(one_box(problem, m, r, threads), box)
+def _schedule(kind: Any, problem: ConvProblem, m: int, r: int, box: int, threads: int) -> BoxSchedule:
+    return search.best(one_box(problem, m, r, threads, kind), box)
 
 
-def one_box(problem: ConvProblem, m: int, r: int, threads: int) -> BoxSchedule:
+def one_box(
+    problem: ConvProblem, m: int, r: int, threads: int, kind: type[BoxSchedule] = BoxSchedule
+) -> BoxSchedule:
     """All tiles of a problem in one box."""
-    return search.in_one_box(BoxSchedule, problem, m, r, threads)
+    return search.in_one_box(kind, problem, m, r, threads)
 
 
 # --- plan ----------------------------------------------------------------------------------------
+
+
+def product_values(cut: BoxSchedule) -> dict[str, Any]:
+    """The fields of a record that say how points are multiplied."""
+    if isinstance(cut, SplitBoxSchedule):
+        return {"sum_panel": 0, "multiply_box": multiply_split(), "offsets": product_table(cut)}
+    size = cut.problem.itemsize
+    return {"sum_panel": panels.sum_panel(size, cut.lanes, cut.product_rows, cut.vectors, 0)}
 
 
 class WinogradPlan(BoxPlan):
@@ -76,9 +91,9 @@ class WinogradPlan(BoxPlan):
 
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: BoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
-        product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
         inputs, finish = winograd_input_tiles(*kernel), winograd_finished_tiles(*kernel)
-        super().__init__(problem, algorithm, cut, inputs, 0, product, finish)
+        values = product_values(cut)
+        super().__init__(problem, algorithm, cut, inputs, 0, finish_tiles=finish, **values)
         self._m, self._r = algorithm.m, algorithm.r
         self._filter_tiles = winograd_filter_tiles(*kernel)
 
@@ -91,8 +106,7 @@ class WinogradPlan(BoxPlan):
         cut = search.boxed_like(known, problem)
         if (cut.vectors, cut.panels) != (known.vectors, known.panels):
             return None
-        product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
-        return self.in_boxes(problem, cut, sum_panel=product)
+        return self.in_boxes(problem, cut, **product_values(cut))
 
     def pooled(self, pooling: PoolProblem) -> Self | None:
         if not pools_tiles(self.cut.rows, self.cut.columns, pooling):
@@ -105,7 +119,8 @@ class WinogradPlan(BoxPlan):
         return made.in_boxes(self.problem, self.cut, finish_tiles=finish)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        return filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
+        u = filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
+        return split_filter(u, self.cut) if isinstance(self.cut, SplitBoxSchedule) else u
 
 
 # --- algorithm -----------------------------------------------------------------------------------
@@ -116,6 +131,7 @@ class Winograd(ReadsBorders, BoxAlgorithm):
     """F(m, r) in one or both dimensions of a plane."""
 
     box: int = 0  # tiles of a box, about; 0 for the number that is predicted best
+    split: bool = False  # products are sums of three bfloat16, on matrix tiles
 
     family: ClassVar[str] = "cpu.winograd"
     spreads_nan: ClassVar[bool] = True
@@ -125,10 +141,18 @@ class Winograd(ReadsBorders, BoxAlgorithm):
 
     @property
     def variant(self) -> str:
-        return super().variant + (f".box{self.box}" if self.box else "")
+        split = ".bf16x3" if self.split else ""
+        return super().variant + split + (f".box{self.box}" if self.box else "")
+
+    @property
+    def kind(self) -> type[BoxSchedule]:
+        """Of its schedules."""
+        return SplitBoxSchedule if self.split else BoxSchedule
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
+            return reason
+        if self.split and (reason := why_not_split(problem)):
             return reason
         found = transformed_by(problem, self.r)
         return found if isinstance(found, str) else None
@@ -141,9 +165,12 @@ class Winograd(ReadsBorders, BoxAlgorithm):
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         tile = None if problem.is_empty else outputs_of_tile(problem, self.m, self.r)
-        return math.inf if tile is None else bounds.bounds(BoxSchedule, problem, machine).seconds(*tile)
+        kind: Any = self.kind
+        return math.inf if tile is None else bounds.bounds(kind, problem, machine).seconds(*tile)
 
     def least_of_all(self, problem: ConvProblem, machine: Machine) -> float:
+        if self.split:
+            return 0.0
         return math.inf if problem.is_pointwise else bounds.least_of_tiles(BoxSchedule, problem, machine)
 
     def error_bound(self, problem: ConvProblem) -> float:
@@ -165,7 +192,7 @@ class Winograd(ReadsBorders, BoxAlgorithm):
         return pools_tiles(tiles.rows, tiles.columns, pooling)
 
     def _schedule(self, problem: ConvProblem) -> BoxSchedule:
-        return winograd_schedule(problem, self.m, self.r, self.box)
+        return winograd_schedule(problem, self.m, self.r, self.box, self.kind)
 
 
 ALGORITHMS = (
@@ -178,4 +205,8 @@ ALGORITHMS = (
     Winograd(5, 4),  # 7x7 with stride 2
     Winograd(2, 5),
     Winograd(4, 5),
+    Winograd(2, split=True),
+    Winograd(4, split=True),
+    Winograd(5, split=True),
+    Winograd(6, split=True),
 )

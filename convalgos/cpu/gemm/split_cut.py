@@ -15,10 +15,11 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_cut import row_view
-from convalgos.cpu.gemm.split_tiles import CHANNELS, TERMS, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
 from convalgos.cpu.gemm.word_cost import word_peak
 from convalgos.cpu.gemm.word_tiles import ENGINES
 from convalgos.cpu.runtime.plan import CALL
@@ -131,15 +132,35 @@ class SplitCut:
         return self.channel_blocks * self.plane_bytes + ROWS * self.strides[1] * WIDTH
 
     @property
+    def splits_ahead(self) -> bool:
+        """Whether the input of a block is split beside the products of the one before: where it is a run of
+        pixels, in whole vectors of channels."""
+        p = self.problem
+        in_vectors = p.layout in BLOCKS and p.C % CHANNELS == 0
+        row = p.is_plain_product and self.images == self.rows == 1 and math.prod(self.blocks) > 1
+        return in_vectors and row and self.panels >= 2 * self.parts
+
+    @property
+    def input_bytes(self) -> int:
+        """Of the split input of a block."""
+        return int(whole_lines(TERMS * self.term_bytes))
+
+    @property
     def sums_bytes(self) -> int:
         """Of the tiles of a block by a panel; where one pass does it, of those that are summed at once."""
         tiles = -(-self.outputs // self.tile) + 1
         return (ACROSS if self.entries <= CHUNK else tiles) * ACROSS * TILE_BYTES
 
+    def scratch_fields(self) -> dict[str, int]:
+        """Where things begin in the scratch of a task, and its size."""
+        ahead = self.input_bytes if self.splits_ahead else 0
+        sums = self.input_bytes + ahead
+        return {"ahead_bytes": ahead, "sums_at": sums, "scratch_stride": sums + self.sums_bytes}
+
     @property
     def scratch_bytes(self) -> int:
         """Of a task."""
-        return whole_lines(TERMS * self.term_bytes) + self.sums_bytes
+        return self.scratch_fields()["scratch_stride"]
 
     def entry_offsets(self) -> np.ndarray:
         """(entries,) bytes from the first term of a position to what each entry reads."""

@@ -12,64 +12,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.epilogue import KINDS
-from convalgos.cpu.gemm.split_tiles import TERMS, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TERMS, TILE_BYTES, write_terms
+from convalgos.cpu.gemm.split_tiles import PRODUCTS, SPLIT_AFTER
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.activations import activate
-from convalgos.cpu.vectors.integers import words_of
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
 
 SPLIT_ARGUMENTS = arguments(
     "size n p q images rows columns blocks_p blocks_q parts tasks channels filters vectors panels entries "
     "height width pad_h pad_w stride_h stride_w step_h step_w phases phase_rows pitch positions tile "
     "x_n x_h x_w x_block y_n y_k y_h y_pixel y_block plane_bytes term_bytes position_bytes offsets "
-    "configuration kernels sums_at passes fetches run scratch_stride unlimited limits adds"
+    "configuration kernels ahead_bytes sums_at passes fetches run scratch_stride "
+    "unlimited limits adds"
 )
 
 
-ENTRY_BYTES = TERMS * TILE_BYTES  # of an entry and a vector of filters
 ENTRY_LINES = ENTRY_BYTES // 64
+STEPS = len(PRODUCTS)  # of an entry, with each of which lines are fetched
+SPLIT_TURNS = len(SPLIT_AFTER)
 SOON = 32  # pixels ahead of those that are stored, whose lines are asked for
 CLIP = KINDS["clip"].code
-
-
-@emitter
-def write_terms(
-    v: Vec, x: Value, next_block: Value, pixel: Value, count: Value, first: Value, second: Value, to: Value,
-    to_pixel: Value, term: Value,
-) -> None:  # fmt: skip
-    """The three terms of two vectors of channels of `count` pixels, `pixel` elements apart.
-
-    first, second: channels that there are of each of the two, which lie `next_block` elements apart. Terms
-    are cut, not rounded, so that they have all bits. A word has a channel of the first vector in its low
-    half.
-    """
-    word = words_of(v)
-    source = v.pointer(x)
-    high = word.const(-65536)
-
-    def split(load: Callable[[Any, int], Any]) -> None:
-        with v.loop(count) as i:
-            at = v.imul(i, pixel)
-            rest = [load(at, 0), load(v.iadd(at, next_block), 1)]
-            place = v.iadd(to, v.imul(i, to_pixel))
-            for t in range(TERMS):
-                bits = [v.b.bitcast(value, word.type) for value in rest]
-                upper = word.bit_and(bits[1], high)
-                pair = word.bit_or(word.right(bits[0], 16, False), upper)
-                word.store(pair, v.pointer(v.iadd(place, v.imul(term, t))))
-                if t < TERMS - 1:
-                    lower = word.bit_and(bits[0], high)
-                    cut = [v.b.bitcast(value, v.type) for value in (lower, upper)]
-                    rest = [v.fsub(value, less) for value, less in zip(rest, cut, strict=True)]
-
-    with v.choose(v.isub(second, v.lanes)) as (whole, part):
-        with whole:
-            split(lambda at, _: v.load(source, at))
-        with part:
-            masks = v.mask(first), v.mask(second)
-            split(lambda at, which: v.load_masked(source, at, masks[which]))
 
 
 @emitter
@@ -119,26 +83,41 @@ class SplitBlock(NamedTuple):
 
 @jit.specialise
 def sum_split() -> Callable[..., None]:
+    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs. For each:
+
+    1. the input of the block is split, unless that was done beside the products of the block before;
+    2. panels of filters are summed and finished.
+    """
+
     def sum_split(args: int, task: int) -> None:
         a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]
         matrix_tiles.load_configuration(4, 16, a.configuration)
         scratch = a.scratch + task * a.scratch_stride
-        total = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q * a.parts
-        split, first, last = -1, total * task // a.tasks, total * (task + 1) // a.tasks
+        blocks = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q
+        total = blocks * a.parts
+        split, side, first, last = -1, 0, total * task // a.tasks, total * (task + 1) // a.tasks
         for item in range(first, last):
-            block, part = item // a.parts, item % a.parts
+            block, part = item % blocks, item // blocks
             place = split_block(a, block)
             if block != split:
-                read_terms(a, place, scratch)
+                read_terms(a, place, scratch + side)
                 split = block
-            # what is fetched meanwhile: filters, where they are not in L2 yet, or the input of the next block
-            filters = 1 if a.fetches > 1 or (a.fetches == 1 and item == first) else 0
-            soon = 0
-            if filters == 0 and a.run and (item + 1) // a.parts > block and item + 1 < last:
-                soon = first_pixel(a, split_block(a, block + 1))
+            following, soon = (item + 1) % blocks, 0
+            if a.run and item + 1 < last and following != block:
+                soon = first_pixel(a, split_block(a, following))
+            pixels = split_block(a, following).columns
+            # filters are fetched meanwhile where they are not in L2 yet, or what is split next
+            filters = 1 if a.fetches > 1 or (a.fetches == 1 and (block == 0 or item == first)) else 0
+            other = side
+            if soon and a.ahead_bytes and pixels >= SPLIT_TURNS:
+                other, split = a.ahead_bytes - side, following
             begin, end = a.panels * part // a.parts, a.panels * (part + 1) // a.parts
             for panel in range(begin, end):
-                sum_split_panel(a, place, panel, scratch, filters, soon, panel - begin, end - begin)
+                sum_split_panel(
+                    a, place, panel, scratch, side, filters, soon, scratch + other, pixels, panel - begin,
+                    end - begin,
+                )  # fmt: skip
+            side = other
         matrix_tiles.release_tiles(4, 16)
 
     return sum_split
@@ -187,41 +166,49 @@ def read_terms(a: Any, b: SplitBlock, scratch: int) -> None:
 
 @jit.helper
 def sum_split_panel(
-    a: Any, b: SplitBlock, panel: int, scratch: int, filters: int, soon: int, turn: int, turns: int
-) -> None:
+    a: Any, b: SplitBlock, panel: int, scratch: int, side: int, filters: int, soon: int, other: int,
+    pixels: int, turn: int, turns: int,
+) -> None:  # fmt: skip
     """y of a block for a panel of filters, in passes over some of the entries.
 
-    Each call fetches a part: with `filters` of those of the next pass or panel, else of the input from `soon`
-    on, in `turns` panels of which this is number `turn`.
+    side: bytes from scratch on to the split input. With `filters` each call fetches a part of those of the
+    next pass or panel; of the input from `soon` on it splits a part to `other`, or fetches it where `other`
+    is the input of this block. There are `turns` panels of which this is number `turn`.
     """
     end = ((b.images - 1) * a.phase_rows + b.rows - 1) * a.positions + b.columns
     tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
     pairs, width = (tiles + 1) // 2, a.vectors * (panel + 1) // a.panels - first
     kernel = carray(pointer(a.kernels), 4, np.int64)
-    w, sums = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at
+    w, x, sums = a.w + first * a.entries * ENTRY_BYTES, scratch + side, scratch + a.sums_at
     x_tile, sums_tile = a.tile * a.position_bytes, TILE_BYTES * width
-    lines, second, step = 0, 0, 0
+    lines, second, step, split = 0, 0, 0, 0
+    if soon and other != x:
+        split = (pixels + SPLIT_TURNS * turns * pairs - 1) // (SPLIT_TURNS * turns * pairs)
     if filters:
-        lines, step = width * ENTRY_LINES // (2 * pairs), width * ENTRY_BYTES
-        second = lines * 64
-    elif soon:
-        lines, second, step = a.run // (turns * pairs) + 1, a.x_block * 4, 2 * a.x_block * 4
+        lines = (width * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
+        second, step = STEPS * lines * 64, width * ENTRY_BYTES
+    elif soon and other == x:
+        lines = (a.run + STEPS * turns * pairs - 1) // (STEPS * turns * pairs)
+        second, step = a.x_block * 4, 2 * a.x_block * 4
     entry = 0
     while entry < a.entries:
         count = min(a.passes, a.entries - entry)
         weights = w + entry * width * ENTRY_BYTES
-        ahead, part = weights + count * width * ENTRY_BYTES, 2 * lines * 64
-        if soon:
-            ahead, part = soon + entry * step + turn * pairs * lines * 64, lines * 64
+        ahead, part = weights + count * width * ENTRY_BYTES, 2 * STEPS * lines * 64
+        if soon and filters == 0:
+            part = STEPS * lines * 64
+            ahead = soon + entry * step + turn * pairs * part
         for i in range(0, tiles, 2):
-            together = min(2, tiles - i)
+            together, pixel = min(2, tiles - i), (turn * pairs + i // 2) * split * SPLIT_TURNS
+            pixel = min(pixel, pixels - split * SPLIT_TURNS)  # the last ones are split again
             at = sums if count == a.entries else sums + i * sums_tile
             call(
                 kernel[2 * (together - 1) + width - 1],
                 (
-                    scratch + i * x_tile, x_tile, a.position_bytes, a.term_bytes, a.offsets + entry * 8,
+                    x + i * x_tile, x_tile, a.position_bytes, a.term_bytes, a.offsets + entry * 8,
                     count, weights, 1 if entry else 0, at, sums_tile, ahead + i // 2 * part, second, step,
-                    lines,
+                    lines, soon + entry * 2 * a.x_block * 4 + pixel * 64, 64, a.x_block * 4,
+                    2 * a.x_block * 4, split, other + entry * a.plane_bytes + pixel * 64, a.plane_bytes,
                 ),
             )  # fmt: skip
             if entry + count == a.entries:

@@ -9,43 +9,12 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.split_cut import SplitCut, filter_bytes
-from convalgos.cpu.gemm.split_driver import ENTRY_BYTES
-from convalgos.cpu.gemm.split_tiles import CHANNELS, TERMS, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES, pack_entry
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.vectors.integers import words_of
-from convalgos.cpu.vectors.simd import Value, Vec, carray, emitter, pointer
+from convalgos.cpu.vectors.simd import carray, pointer
 
 PACK_FIELDS = fields("w packed channels taps vectors tasks")
-
-
-@emitter
-def pack_entry(v: Vec, w: Value, step: Value, channels: Value, to: Value, term: Value) -> None:
-    """The terms of CHANNELS channels, `step` elements apart, of a vector of filters; so many are there.
-
-    Terms are rounded, so that those left out are small, but for numbers that this would make infinite.
-    """
-    word = words_of(v)
-    source, half = v.pointer(w), CHANNELS // 2
-    high, exponent = word.const(-65536), word.const(0x7F800000)
-    with v.loop(half) as i:
-        rest = []
-        for first in (0, half):
-            at = v.iadd(i, first)
-            there = v.mask(v.imul(v.isub(channels, at), v.lanes))
-            rest.append(v.load_masked(source, v.imul(at, step), there))
-        for t in range(TERMS):
-            cut = []
-            for value in rest:
-                bits = v.b.bitcast(value, word.type)
-                odd = word.bit_and(word.right(bits, 16, False), word.const(1))
-                near = word.bit_and(word.add(word.add(bits, word.const(0x7FFF)), odd), high)
-                infinite = v.b.icmp_unsigned("==", word.bit_and(near, exponent), exponent)
-                cut.append(v.b.select(infinite, word.bit_and(bits, high), near))
-            pair = word.bit_or(word.right(cut[0], 16, False), cut[1])
-            word.store(pair, v.pointer(v.iadd(v.iadd(to, v.imul(term, t)), v.imul(i, 64))))
-            floats = [v.b.bitcast(value, v.type) for value in cut]
-            rest = [v.fsub(value, less) for value, less in zip(rest, floats, strict=True)]
 
 
 @jit.specialise

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
@@ -16,7 +15,6 @@ from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.split_cut import CHUNK, LANES, ROOM, WIDTH, SplitCut, filter_bytes
 from convalgos.cpu.gemm.split_driver import SPLIT_ARGUMENTS, sum_split
 from convalgos.cpu.gemm.split_filter import packed_terms
-from convalgos.cpu.gemm.split_tiles import TERMS
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
@@ -51,9 +49,8 @@ class BrainSumsPlan(RegisterFinish):
             "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes,
             "position_bytes": cut.strides[1] * WIDTH, "offsets": cut.entry_offsets(),
             "configuration": matrix_tiles.configuration([(cut.tile, 16)] * 6 + [(16, 16)] * 2),
-            "kernels": np.array(kernels, np.int64), "sums_at": whole_lines(TERMS * cut.term_bytes),
-            "passes": CHUNK, "fetches": fetches, "run": self._lines_of_block(cut),
-            "scratch_stride": cut.scratch_bytes, **self.limit_fields(p),
+            "kernels": np.array(kernels, np.int64), "passes": CHUNK, "fetches": fetches,
+            "run": self._lines_of_block(cut), **cut.scratch_fields(), **self.limit_fields(p),
         }  # fmt: skip
         super().__init__(
             problem, algorithm, SPLIT_ARGUMENTS, values, [(sum_split(), tasks)], tasks * cut.scratch_bytes

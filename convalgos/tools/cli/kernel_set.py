@@ -74,6 +74,7 @@ from convalgos.cpu.spectral import line_kernels, residue_kernels, residues
 from convalgos.cpu.tiled import (
     driver,
     reading,
+    split_products,
     weights_driver,
     writing,
 )
@@ -263,7 +264,8 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
     for kind in finish.CODES:
         yield _kernel(finish.finish_elements, size, lanes, kind)
     if size == 4 and split_cut.ENGINE.missing() is None:
-        yield from (_kernel(factory) for factory in (split_driver.sum_split, split_filter.pack_split))
+        alone = split_driver.sum_split, split_filter.pack_split, split_products.multiply_split
+        yield from (_kernel(factory) for factory in (*alone, split_products.pack_points))
         for pixels, filters in product(range(1, matrix_tiles.ACROSS + 1), repeat=2):
             yield _kernel(split_tiles.sum_split_tiles, lanes, pixels, filters)
     if size == 4:

@@ -1,0 +1,117 @@
+"""Boxes of tiles whose products are of float32 that are split into three bfloat16, on matrix tiles."""
+
+from __future__ import annotations
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.machine import Machine, vector_bytes
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.split_cut import ALONE, CALLED, TILE_BASE, TILE_ROW
+from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
+from convalgos.cpu.gemm.word_cost import word_peak
+from convalgos.cpu.gemm.word_tiles import ENGINES
+from convalgos.cpu.tiled.cost import MEMORY, BoxSchedule, overlapped
+from convalgos.cpu.vectors import matrix_tiles
+
+ENGINE = ENGINES["amx", "bfloat16"]
+PRODUCTS = 6  # of bfloat16, for one of float32
+PRODUCT_FLOPS = 2 * 16 * 16 * 32  # of two matrix tiles
+LEAST_PANELS = 4  # whose products hide that rows of the next point are split
+# Calibrated on a Xeon (AMX, L2 of 2 MiB).
+TARGETS = (16, 24, 32, 48, 64, 96, 128, 192)  # tiles of a box of one thread that are tried
+WAIT, READ = (
+    3.0,
+    16.0,
+)  # tiles computed in the time that the filters of a box take to come from L3: see `cost`
+WAITING = 1.1  # times the products, as they wait for loads
+SPLIT, HIDDEN = 18.0, 0.5  # cycles to split two vectors of a row; times that between products
+PARTLY = 4.0  # times as long where channels do not fill entries: masks, and nothing hides it
+OVERLAP = 3  # the norm of products and filters: loads of tiles wait for those that are fetched
+CROSSING = 3.0  # times that of other boxes is what tiles take from one core's cache to another's
+
+
+def why_not_split(problem: ConvProblem) -> str | None:
+    """Why products cannot be of split float32, or None."""
+    if reason := ENGINE.missing():
+        return reason
+    if problem.dtype != "float32":
+        return f"splits float32 only; x is {problem.dtype}"
+    if vector_bytes() != 64:
+        return "takes vectors of 64 bytes only"
+    if problem.as_3d.spatial[0] > 1 or problem.as_3d.kernel[0] > 1 or problem.as_3d.padding[0] != (0, 0):
+        return "takes one and two spatial dimensions only"
+    return None
+
+
+class SplitBoxSchedule(BoxSchedule):
+    """V and M of float32; U in entries of CHANNELS channels, of which each float32 has TERMS bfloat16."""
+
+    targets = TARGETS
+
+    @cached_attribute
+    def vectors(self) -> int:
+        return min(matrix_tiles.ACROSS, self.filter_blocks)
+
+    def narrow_panels(self) -> None:
+        """Panels are as wide as the tiles of sums in any case."""
+
+    @cached_attribute
+    def entries(self) -> int:
+        """Of a point: each phase has its own."""
+        return self.phases * -(-self.problem.w_shape[1] // CHANNELS)
+
+    @cached_attribute
+    def point_bytes(self) -> int:
+        return self.panels * self.panel * self.entries * CHANNELS * 2 * TERMS
+
+    @property
+    def spare_rows(self) -> int:
+        """Of the last matrix tile: all of a box are equal."""
+        return matrix_tiles.ROWS
+
+    @property
+    def own_bytes(self) -> int:
+        """Where no pixels are, a table of the entries and the split rows of two points."""
+        rows = self.box[0] * self.box[1] * self.tiles + self.spare_rows
+        return max(super().own_bytes, whole_lines(8 * self.entries) + 128 * TERMS * self.entries * rows)
+
+    def peak(self, machine: Machine) -> float:
+        return word_peak(ENGINE, "bfloat16", machine) / PRODUCTS
+
+    def product_speed(self, pace: float) -> float:
+        return 1.0
+
+    @cached_attribute
+    def box_rows(self) -> int:
+        return self.box[0] * self.box[1] * self.tiles
+
+    @cached_attribute
+    def box_cycles(self) -> tuple[float, float]:
+        """Of the busiest thread, for whole matrix tiles of a box at a point by a panel: (as if each took one
+        cycle, to begin and to end them)."""
+        count = -(-self.box_rows // matrix_tiles.ROWS)
+        rows = -(-self.box_rows // count)
+        whole = (count + ALONE * (count % matrix_tiles.ACROSS)) * (TILE_BASE + TILE_ROW * rows)
+        return whole, CALLED * -(-count // matrix_tiles.ACROSS)
+
+    @property
+    def effort(self) -> float:
+        filled = self.box_cycles[0] * matrix_tiles.ROWS / self.box_rows
+        computed = self.busy_tiles * self.slowdown * filled + WAIT * self.rounds
+        return max(computed, READ * self.rounds) + MEMORY * self.fetches
+
+    def product_seconds(self, machine: Machine) -> float:
+        rate = machine.peak_float32 / machine.threads / (4 * self.lanes)  # cycles in a second
+        product = rate * PRODUCT_FLOPS * machine.threads / word_peak(ENGINE, "bfloat16", machine)
+        tiles, begun = self.box_cycles
+        panel = tiles * PRODUCTS * self.entries * self.vectors * product * WAITING + begun
+        whole = self.problem.w_shape[1] % CHANNELS == 0
+        split = self.entries * SPLIT * (HIDDEN if whole and self.panels >= LEAST_PANELS else 1.0)
+        split *= 1.0 if whole else PARTLY
+        filled = self.busy_tiles / (self.rounds * self.box_rows)
+        cycles = filled * self.rounds * self.points * (self.panels * panel + self.box_rows * split)
+        return overlapped(cycles * self.slowdown / rate, self.filter_seconds(machine), OVERLAP)
+
+    @property
+    def crossing_bytes(self) -> float:
+        return CROSSING * super().crossing_bytes

@@ -1,0 +1,73 @@
+"""Winograd's products as sums of three bfloat16: as exact as in float32, in boxes of all heights."""
+
+import numpy as np
+import pytest
+
+from convalgos.core.layouts import laid, to_logical
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.reference import reference
+from convalgos.cpu.vectors import matrix_tiles
+from convalgos.cpu.winograd import Winograd, WinogradPlan, one_box
+
+M, R = 4, 3
+MAP = ConvProblem.parse("n1 c40 h13 w18 k50 r3 s3 p1 blocked16")
+BOXES = {  # cuts along images, slices, rows and columns, and whether a team shares each box
+    "n1 c40 h13 w18 k50 r3 s3 p1 blocked16": ((1, 1, 2, 1), False),  # 10 tiles: one matrix tile
+    "n2 c64 h30 w22 k160 r3 s3 p1 blocked16": ((1, 1, 2, 2), True),  # 24 tiles, split between products
+    "n1 c33 h28 w23 k20 r3 s3 p1 channels_last": (
+        (1, 1, 1, 1),
+        True,
+    ),  # 42: three, and one panel of one vector
+    "n1 c96 h14 w24 k288 r3 s3 p1 groups3": ((1, 1, 1, 1), False),
+    "n1 c32 h33 w36 k136 r5 s5 p2 stride2 blocked16": (
+        (1, 1, 1, 1),
+        True,
+    ),  # phases, of which points lack some
+    "n3 c64 w70 k200 s3 p1 channels_last": ((2, 1, 1, 1), False),  # 1-D
+}
+
+
+def split_or_skip(problem):
+    split = Winograd(M, R, split=True)
+    if reason := split.why_not(problem):
+        pytest.skip(f"{split.id} {reason}")
+    return split
+
+
+@pytest.mark.parametrize("text", BOXES)
+def test_points_are_multiplied(text):
+    """Against float64, within a tenth of the bound: what a term that is left out would add is more."""
+    problem, rng = ConvProblem.parse(text), np.random.default_rng(3)
+    algorithm = split_or_skip(problem)
+    cuts, team = BOXES[text]
+    cut = one_box(problem, M, R, 2, algorithm.kind).cut_into(cuts, team)
+    plan = WinogradPlan(problem, algorithm, cut)
+    x, w, bias = (
+        rng.standard_normal(s).astype(np.float32) for s in (problem.x_shape, problem.w_shape, problem.K)
+    )
+    y = np.full(problem.array_shapes[2], np.nan, np.float32)
+    plan(laid(x, problem.layout), w, bias=bias, activation="relu", out=y)
+    y = to_logical(y, problem.y_layout, problem.K)
+    plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
+    exact = reference(plain, x.astype(float), w.astype(float)) + bias.reshape(-1, *(1,) * problem.ndim)
+    error = np.abs(y - np.maximum(exact, 0)).max() / np.abs(exact).max()
+    assert error <= algorithm.error_bound(problem) / 10
+
+
+def test_filters_serve_all_sizes_of_maps():
+    algorithm, rng = split_or_skip(MAP), np.random.default_rng(0)
+    small, large = (algorithm.plan(MAP.replace(x_shape=(1, 40, *maps))) for maps in ((6, 7), (40, 45)))
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (large.problem.x_shape, MAP.w_shape))
+    x = laid(x, "blocked16")
+    answers = [to_logical(large(x, given), "blocked16", MAP.K) for given in (small.prepare(w), w)]
+    assert np.array_equal(*answers)
+
+
+def test_who_cannot_says_so(monkeypatch):
+    split = split_or_skip(MAP)
+    plain = MAP.replace(layout="channels_last", y_layout="channels_last", dtype="float64")
+    assert "float32 only" in split.why_not(plain)
+    deep = ConvProblem.parse("n1 c32 d5 h9 w9 k32 t3 r3 s3 p1")
+    assert "one and two spatial dimensions" in split.why_not(deep)
+    monkeypatch.setattr(matrix_tiles, "permitted", lambda: False)
+    assert "AMX" in split.why_not(MAP)
