@@ -31,7 +31,11 @@ def client(tmp_path_factory):
     known = str(tmp_path_factory.mktemp("workers"))
     with (
         distributed.LocalCluster(
-            2, threads_per_worker=1, dashboard_address=None, death_timeout=30, env={"CONVALGOS_WISDOM": known}
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=None,
+            death_timeout=30,
+            env={"CONVALGOS_WISDOM": known},
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -181,7 +185,7 @@ CLUSTER = """
 import time
 from distributed import LocalCluster
 
-with LocalCluster(1, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+with LocalCluster(n_workers=1, processes=False, protocol="tcp", dashboard_address=None) as cluster:
     print(cluster.scheduler_address, flush=True)
     time.sleep(60)
 """

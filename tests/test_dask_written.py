@@ -116,6 +116,22 @@ def test_what_is_not_written_is_computed_by_dask():
     np.testing.assert_array_equal(y.compute(scheduler="threads"), want)
 
 
+def test_memory_maps_are_read_and_written_in_place(tmp_path, monkeypatch):
+    """Without a copy of all, as Dask makes one, or of a block: files may be larger than memory."""
+    np.save(tmp_path / "x.npy", X)
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    out = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", "f4", (2, 3, 301, 301))
+    monkeypatch.setattr(da.core, "store", no_copies)
+    with dask.config.set({"array.chunk-size": X.nbytes // 3}):
+        chunked = cd.maps.as_dask("x", x)
+    assert chunked.npartitions > 1
+    chunks = [chunk for chunk in chunked.dask.values() if type(chunk) is np.ndarray]
+    assert len(chunks) == chunked.npartitions and all(np.shares_memory(chunk, x) for chunk in chunks)
+    cd.conv(chunked, da.from_array(W), padding=2).store(out, scheduler="threads")
+    want = ca.conv(X, W, padding=2)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), want, rtol=1e-4, atol=1e-4)
+
+
 def test_large_filters_are_known_by_their_bytes():
     """The same array of Dask while they are the same, and another once they are written to."""
     w = RNG.standard_normal((8, 64, 6, 6), "f4")

@@ -25,7 +25,7 @@ from convalgos.core.forks import guarded
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 LARGE = 1 << 20  # bytes from which on memory is kept,
-MOST = 1 << 26  # up to so much in all,
+MOST = 1 << 26  # up to so much in all (`keep_up_to`),
 IDLE = 4  # and up to so many times what plans keep (`workspaces`), of which the system may take all
 WASTE = 1.25  # times what is asked for that may be given
 PIECE = 1 << 21  # bytes that are moved at a time: a large page
@@ -85,6 +85,12 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
     ends = list(accumulate(map(whole_lines, sizes), initial=0))
     whole = aligned_empty(ends[-1], np.uint8)
     return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
+
+
+def keep_up_to(nbytes: int) -> None:
+    """Keep up to so many bytes in this process, if that is more than is kept by default."""
+    global MOST
+    MOST = max(MOST, nbytes)
 
 
 def move(source: np.ndarray, target: np.ndarray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from convalgos.core import arguments
 from convalgos.core.arguments import Shape
 from convalgos.dask.axes import AxisSplit, Chunks
-from convalgos.dask.engine import ArrayValuesDep, DaskArray, da
+from convalgos.dask.engine import ArrayValuesDep, DaskArray, da, tokenize
 from convalgos.dask.gather import gathered
 
 IMAGES, FILTERS, CHANNELS, SPATIAL, KERNEL = 0, 1, 2, 3, 6  # labels of dimensions; the last two begin three
@@ -59,11 +59,25 @@ def as_dask(name: str, array: Any, whole: bool = False) -> DaskArray:
     Raises:
         ValueError: the sizes of its chunks are not known.
     """
+    if type(array) is np.memmap:
+        array = _of_file(array)
     if not isinstance(array, da.Array):
         array = da.from_array(np.asarray(array), chunks=-1 if whole else "auto")
     if any(np.isnan(size) for size in array.shape):
         raise ValueError(f"{name} has chunks of unknown sizes; call {name}.compute_chunk_sizes() before")
     return array
+
+
+def _of_file(mapped: np.memmap) -> DaskArray:
+    """A memory-mapped array in chunks that are read when needed: Dask would copy all of it before."""
+    chunks = da.core.normalize_chunks("auto", mapped.shape, dtype=mapped.dtype)
+    name, whole = f"file-{tokenize(mapped)}", mapped.view(np.ndarray)
+    ends = [list(accumulate(of, initial=0)) for of in chunks]
+    graph = {
+        (name, *place): whole[tuple(slice(of[i], of[i + 1]) for of, i in zip(ends, place, strict=True))]
+        for place in product(*(range(len(of)) for of in chunks))
+    }
+    return da.Array(graph, name, chunks, meta=np.empty((0,) * mapped.ndim, mapped.dtype))
 
 
 def order_of(layout: str, name: str, array: DaskArray) -> Order:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from convalgos.core import setting
+from convalgos.core.allocator import keep_up_to
 from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
@@ -21,6 +22,7 @@ from convalgos.core.prepared_filter import PreparedFilter
 THREADS = "CONVALGOS_NUM_THREADS"  # where it is set, the threads of all tasks of a process together
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as <malloc.h> has them
 KEPT_BYTES = 4 << 20
+KEPT_SHARE = 1 / 16  # of the memory of a worker, for blocks that it will compute
 
 
 def only(block: Any) -> Any:
@@ -53,6 +55,7 @@ def _side_by_side() -> tuple[int, int | None] | None:
     """(tasks that run at a time in this process, its cores where they are not ours to count), or None."""
     if (worker := _worker()) is not None:
         _keep_small_buffers()
+        _keep_blocks(worker.memory_manager.memory_limit)
         return worker.state.nthreads, None if os.environ.get(THREADS) else worker.state.nthreads
     if threading.current_thread() is not threading.main_thread():
         return _threads_of_pool(), None
@@ -73,6 +76,15 @@ def _keep_small_buffers() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, KEPT_BYTES >> 1)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+@cache
+def _keep_blocks(limit: int | None) -> None:
+    """Let memory of blocks be used again, though they are large: a share of what a worker may take.
+
+    On two workers 4096 x 4096 with 15 x 15 XX
+    """
+    keep_up_to(int(KEPT_SHARE * (limit or 0)))
 
 
 def _threads_of_pool() -> int:

@@ -83,6 +83,8 @@ class WrittenArray(da.Array):  # type: ignore[misc]
         return out
 
     def store(self, target: Any, **how: Any) -> Any:
+        if type(target) is np.memmap:
+            target = target.view(np.ndarray)
         same = type(target) is np.ndarray and target.shape == self.shape and target.dtype == self.dtype
         if not same or STORED_OTHERWISE & how.keys() or not self._is_written(how):
             return super().store(target, **how)

@@ -145,7 +145,7 @@ def local_workers(count: int) -> Iterator[Any]:
     """A client of so many processes of one thread each, which end with it."""
     distributed = import_module("distributed")
     with (
-        distributed.LocalCluster(count, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
