@@ -17,7 +17,7 @@ da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgo
 
 import convalgos as ca  # noqa: E402
 import convalgos.dask as cd  # noqa: E402
-from convalgos.core import interference, setting  # noqa: E402
+from convalgos.core import allocator, interference, setting  # noqa: E402
 from convalgos.dask import tasks  # noqa: E402
 from convalgos.select import devices, wisdom_file  # noqa: E402
 from convalgos.tools.bench import cluster_hosts  # noqa: E402
@@ -68,6 +68,17 @@ def believe_all_times():
 def test_workers_keep_the_memory_of_small_buffers(client):
     """Dask has them give it back at once: then each transform of an FFT has page faults of its own."""
     assert client.submit(page_faults, pure=False).result() < 2000
+
+
+def test_workers_keep_a_share_of_their_memory_for_blocks(client):
+    """More than a process does by default, where they have much."""
+    kept, limit = client.submit(bytes_kept, pure=False).result()
+    assert kept == max(1 << 26, int(limit * tasks.KEPT_SHARE))
+
+
+def bytes_kept():
+    with tasks.threads_of_task(1):
+        return allocator.MOST, distributed.get_worker().memory_manager.memory_limit
 
 
 def page_faults():
