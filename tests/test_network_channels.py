@@ -10,7 +10,7 @@ import onnx
 from test_network_onnx import Builder, check, kinds, numbers, reference
 
 from convalgos.network.graph import ChannelSelection, Convolution, Foreign, Pooling
-from convalgos.network.onnx_sizes import make_known_sizes_constant
+from convalgos.network.onnx_folding import fold_constants
 
 X = (2, 8, 9, 7)
 
@@ -97,15 +97,16 @@ def test_sizes_are_computed_as_onnx_does_and_left_where_they_are_not_known(op):
     x = numbers((2, 8, 9, 7))
     expected = reference(sizes_of(x.shape), {"x": x})[0].tolist()
     model = sizes_of(("n", 8, 9, "w"))
-    make_known_sizes_constant(model)
+    fold_constants(model, {})
     constants = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in model.graph.initializer}
     assert model.graph.output[0].name not in constants  # as two of them are not known
     assert reference(model, {"x": x})[0].tolist() == expected
     model = sizes_of(("n", 8, 9, 7))
     first = onnx.helper.make_node("Gather", [model.graph.output[0].name, "places"], ["known"])
     model.graph.node.append(first)
+    model.graph.output.append(onnx.ValueInfoProto(name="known"))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.int64([1, 2, 3]), "places"))
-    make_known_sizes_constant(model)
+    fold_constants(model, {})
     constants = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in model.graph.initializer}
     assert constants["known"] == expected[1:]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.errors import missing
+from convalgos.network.onnx_runtime_types import runtime_errors
 
 Arrays = Sequence[np.ndarray]
 Attributes = dict[str, Any]
@@ -45,7 +46,6 @@ def _by_runtime(
         return None
     import onnx
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     given = {name: x for name, x in zip(node.input, inputs, strict=True) if x is not None}
     declared = [
@@ -62,10 +62,7 @@ def _by_runtime(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         found = session.run(None, given)
-    except (
-        state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException,
-        RuntimeError, ValueError,
-    ):  # fmt: skip
+    except runtime_errors():
         return None
     arrays = iter(found)
     return [next(arrays) if name else np.empty(0) for name in node.output]

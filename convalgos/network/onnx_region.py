@@ -17,6 +17,7 @@ from convalgos.network.graph import Foreign, Sizes
 from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode, ValueType
 from convalgos.network.onnx_order import captured_by, read_by
 from convalgos.network.onnx_patterns import names_of
+from convalgos.network.onnx_runtime_types import runtime_errors
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
 SIZES = ("int32", "int64")  # types of values that may be sizes
@@ -194,7 +195,7 @@ class OnnxRegion:
         }
         try:
             found = self.session().run(list(self.outputs), arrays)
-        except Exception as error:  # its own types, which have no base but this
+        except runtime_errors() as error:
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
         return [y if y.dtype.name in SIZES and y.size <= SHAPE_VALUES else y.shape for y in found]
 
@@ -206,6 +207,9 @@ def runtime_session(model: Any, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors
+    options.enable_mem_pattern = (
+        False  # which takes all memory once more as one piece, from the second run on
+    )
     # threads that wait for work would keep the cores from the steps that follow
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _shares_memory():
@@ -228,7 +232,7 @@ def _shares_memory() -> bool:
     )
     try:
         onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg(AS_ASKED_FOR))
-    except Exception:  # its own types, which have no base but this: the program has one already, which serves
+    except runtime_errors():  # the program has one already, which serves
         return False
     return True
 

@@ -30,7 +30,7 @@ def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
         session = onnxruntime.InferenceSession(
             asked.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception:  # its own types, which have no base but this
+    except runtime_errors():
         return []
     found = []
     for value in session.get_outputs():
@@ -38,6 +38,14 @@ def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
         if kind is not None:
             found.append(onnx.helper.make_tensor_value_info(value.name, kind, value.shape))
     return found
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises: types of its own, which have no base but Exception, and those of Python."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException", "InvalidProtobuf")
+    return (RuntimeError, ValueError, *(getattr(state, name) for name in own))
 
 
 KINDS = {  # of ONNX Runtime: TensorProto.DataType
