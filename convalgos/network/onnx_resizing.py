@@ -8,7 +8,7 @@ import numpy as np
 
 from convalgos.network.graph import Resizing, Upsampling
 from convalgos.network.onnx_channels import Steps
-from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
 
 REPEATS = {  # how coordinates are transformed and rounded, where whole factors repeat elements
     ("asymmetric", "floor"),
@@ -42,7 +42,9 @@ def resized(node: OnnxNode, model: OnnxModel) -> Steps:
         return None
     if any(node.attributes.get(name) not in (None, 0, b"stretch") for name in ODD):
         return None
-    return _repeated(node, found, len(shape)) or _interpolated(node, found, shape)
+    if found.scales is None and found.sizes is None:
+        found = found._replace(sizes=_sizes_of_maps(node, model, shape))
+    return _repeated(node, found, shape) or _interpolated(node, found, shape)
 
 
 def _told(node: OnnxNode, model: OnnxModel) -> _Resize:
@@ -59,10 +61,35 @@ def _told(node: OnnxNode, model: OnnxModel) -> _Resize:
     return _Resize(given("mode", b"nearest").decode(), coordinates, rounded, scales, sizes)
 
 
-def _repeated(node: OnnxNode, found: _Resize, rank: int) -> Steps:
+def _sizes_of_maps(node: OnnxNode, model: OnnxModel, shape: DynamicShape) -> np.ndarray | None:
+    """Sizes that are computed as images or channels are open, where those of maps do not depend on it."""
+    x, y = (model.tried_shape(name) for name in (node.inputs[0], node.outputs[0]))
+    sizes = (model.shape(node.outputs[0]) or ())[2:]
+    if x is None or y is None or len(sizes) != len(shape) - 2:
+        return None
+    if x[:2] != y[:2] or not all(isinstance(n, int) for n in (*x[:2], *sizes)):
+        return None
+    return np.array([*shape[:2], *sizes], object)
+
+
+def _scales(found: _Resize, shape: DynamicShape) -> np.ndarray | None:
+    """By which sizes grow, where they are known."""
+    if found.scales is not None or not _keeps_channels(found.sizes, shape):
+        return found.scales
+    assert found.sizes is not None
+    if not all(isinstance(n, int) and n for n in shape[2:]):
+        return None
+    return np.array([1, 1, *(new / int(old) for new, old in zip(found.sizes[2:], shape[2:], strict=True))])
+
+
+def _keeps_channels(sizes: np.ndarray | None, shape: DynamicShape) -> bool:
+    return sizes is not None and len(sizes) == len(shape) and [*sizes[:2]] == [*shape[:2]]
+
+
+def _repeated(node: OnnxNode, found: _Resize, shape: DynamicShape) -> Steps:
     """The nearest element, where that repeats each a whole number of times."""
-    scales = found.scales
-    if found.mode != "nearest" or scales is None or len(scales) != rank:
+    scales = _scales(found, shape)
+    if found.mode != "nearest" or scales is None or len(scales) != len(shape):
         return None
     if any(s != int(s) or s < 1 for s in scales) or (scales[:2] != 1).any():
         return None
@@ -72,7 +99,7 @@ def _repeated(node: OnnxNode, found: _Resize, rank: int) -> Steps:
     return [Upsampling(node.name, (node.inputs[0],), node.outputs[0], tuple(map(int, scales[2:])))]
 
 
-def _interpolated(node: OnnxNode, found: _Resize, shape: tuple[int | str, ...]) -> Steps:
+def _interpolated(node: OnnxNode, found: _Resize, shape: DynamicShape) -> Steps:
     """Between the pixels of maps of one or two dimensions."""
     rank, coordinates = len(shape), LINEAR.get(found.coordinates)
     if found.mode != "linear" or coordinates is None or rank > 4:
@@ -81,7 +108,7 @@ def _interpolated(node: OnnxNode, found: _Resize, shape: tuple[int | str, ...]) 
     scales: tuple[float, ...] = ()
     if found.scales is not None and len(found.scales) == rank and (found.scales[:2] == 1).all():
         scales = tuple(map(float, found.scales[2:]))
-    elif found.sizes is not None and len(found.sizes) == rank and [*found.sizes[:2]] == [*shape[:2]]:
+    elif found.sizes is not None and _keeps_channels(found.sizes, shape):
         sizes = tuple(map(int, found.sizes[2:]))
     else:
         return None
