@@ -10,6 +10,7 @@ from convalgos.core.element_types import DTYPES
 from convalgos.core.layouts import blocked_layout
 from convalgos.cpu import direct
 from convalgos.cpu.gemm.blocked_cut import blocked_cut
+from convalgos.cpu.gemm.reached_tiles import reached_taps
 from convalgos.cpu.gemm.row_tiles import along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -22,6 +23,11 @@ LAYERS = [
     "n2 c17 h6 w9 k16 r3 s3 p1 stride3",  # no tile has such a stride
     "n1 c8 d4 h5 w6 k16 t3 r1 s3 p1,0,1 dilation1,1,2 float64",
 ]
+ATROUS = [  # most of their taps read padding alone
+    "n2 c160 h9 w14 k48 r3 s3 p8,12 dilation8,12",  # passes that end with a tap
+    "n1 c256 h11 w7 k64 r3 s5 p6,8 dilation6,4 stride2,1 groups2",
+    "n1 c64 h4 w33 k16 r3 s3 p3,24 dilation3,24 stride1,2",
+]
 
 
 def blocked(text: str) -> ConvProblem:
@@ -29,18 +35,39 @@ def blocked(text: str) -> ConvProblem:
     return problem.replace(layout=blocked_layout(simd.lanes(DTYPES[problem.dtype])))
 
 
-@pytest.mark.parametrize("text", LAYERS)
+@pytest.mark.parametrize("text", LAYERS + ATROUS)
 def test_blocks_of_channels(text):
     check(direct.Direct(), blocked(text))
 
 
 def test_blocks_of_channels_on_narrow_vectors():
-    problems = [f"{text} blocked{4 if 'float64' in text else 8}" for text in LAYERS[:3]]
+    problems = [f"{text} blocked{4 if 'float64' in text else 8}" for text in (*LAYERS[:3], *ATROUS)]
     run_on_haswell(f"""
 from convalgos.cpu.direct import Direct
 for text in {problems}:
     check(Direct(), ConvProblem.parse(text))
 """)
+
+
+@pytest.mark.parametrize("text", ATROUS)
+def test_taps_that_read_padding_alone_are_passed_over(text):
+    problem = blocked(text)
+    cut = blocked_cut(problem)[1]
+    assert cut.by_tap and not cut.copied
+    x = np.arange(problem.spatial[0])  # rows of the map
+    first = np.arange(problem.spatial_out[0]) * problem.stride[0] - problem.padding[0][0]
+    read = np.isin(first[:, None] + np.arange(3) * problem.dilation[0], x)  # (P, R)
+    begin, end = reached_taps(problem.as_3d, 1).T
+    assert np.array_equal(read, (np.arange(3) >= begin[:, None]) & (np.arange(3) < end[:, None]))
+
+
+def test_a_plan_for_maps_whose_taps_all_read_has_another_filter():
+    small = blocked(ATROUS[0])
+    large = small.replace(x_shape=(1, small.C, 40, 50))
+    for before, after in ((small, large), (large, small)):
+        known, plan = direct.Direct().plan(before), direct.Direct().plan(after)
+        like = direct.Direct().plan_like(after, known)
+        assert known.filter_form() != like.filter_form() == plan.filter_form()
 
 
 @pytest.mark.parametrize("activation", [None, "relu", ("clip", 0, 1), "silu"], ids=str)

@@ -14,7 +14,7 @@ from convalgos.cpu.strassen import Strassen
 from convalgos.network import network
 from convalgos.network.compared import compared
 from convalgos.network.filters import has_filter
-from convalgos.network.graph import Convolution, Elementwise, Foreign, View
+from convalgos.network.graph import Convolution, Elementwise, Foreign, Resizing, View
 from convalgos.network.onnx_graph import from_onnx
 from convalgos.onnx.session import Session
 
@@ -250,6 +250,28 @@ def test_pooling_upsampling_and_concatenation():
     assert sorted(found) == ["MaxPool", "Resize"]
     last = next(s for s in net.graph.steps if s.output == net.graph.outputs[-1])
     assert last.padding == ((2, 3), (1, 2))
+
+
+def test_sizes_of_maps_that_follow_from_an_open_batch():
+    """As of `interpolate(x, size=...)`, exported for any batch; those of open maps are not known."""
+    for shape, foreign in ((("n", 8, 9, 7), 0), (("n", 8, "h", 7), 1)):
+        b = Builder(shape)
+        x = b.conv()
+        begin, end = np.int64([0]), np.int64([2])
+        images = b.node("Slice", b.node("Shape", x), begin, end)
+        both = b.node("Slice", b.node("Shape", x), end, np.int64([4]))
+        y = []
+        for sizes, more in (
+            ([11, 13], {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}),
+            ([27, 14], {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+        ):
+            target = b.node("Concat", images, np.int64(sizes), axis=0)
+            y.append(b.node("Resize", x, "", "", target, **more))
+        same = b.node("Resize", x, "", "", b.node("Concat", images, both, axis=0), mode="linear")
+        for n in (1, 3):
+            net = check(b.model(*y, b.node("Relu", same)), numbers((n, 8, 9, 7)))
+        assert any(isinstance(s, Foreign) for s in net.graph.steps) == foreign
+        assert any(isinstance(s, Resizing) for s in net.graph.steps)
 
 
 def test_pads_become_borders_of_convolutions():

@@ -339,9 +339,9 @@ class Direct(SingleThreaded, Algorithm):
         return direct_form(problem).plan(problem, self)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
-        if isinstance(known, blocked_plan.BlockedPlan) and direct_form(problem) is IN_BLOCKS:
-            return known.on_maps(problem)
-        return self.plan(problem)
+        if direct_form(problem) is not IN_BLOCKS or not isinstance(known, blocked_plan.BlockedPlan):
+            return self.plan(problem)
+        return known.on_maps(problem) if known.lays_filter_for(problem) else self.plan(problem)
 
     def why_not_on_maps(self, problem: ConvProblem) -> str | None:
         return None  # channels and groups alone can be such that it does not serve

@@ -60,6 +60,7 @@ TOOLKIT = (
     "cpu/layout/channel_vectors.py",
     "cpu/gemm/blocked_plan.py",
     "cpu/gemm/blocking.py",
+    "cpu/gemm/reached_tiles.py",
     "cpu/gemm/block_copies.py",
     "cpu/gemm/weights_units.py",
     "cpu/gemm/row_copies.py",

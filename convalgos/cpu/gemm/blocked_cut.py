@@ -19,6 +19,14 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.gemm import dealt_panels, packed_blocking
 from convalgos.cpu.gemm.blocking import Blocks
+from convalgos.cpu.gemm.reached_tiles import (
+    REACHED_FIELDS,
+    passes_over_taps,
+    reached_cycles,
+    reached_taps,
+    rows_of_block,
+    tile_ends,
+)
 from convalgos.cpu.gemm.row_tiles import RowTile, runs_of, tile_table
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import CALL
@@ -44,6 +52,7 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
     panels: int
     rows: int  # of a tile, at most
     parts: int  # of the filters
+    by_tap: bool  # taps are outermost, not channels, and those that read padding alone are passed over
 
     @property
     def scratch_bytes(self) -> int:
@@ -81,12 +90,15 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         return -(-self.entries // -(-self.entries // most))
 
     def entry_offsets(self) -> np.ndarray:
-        """(entries + 1,) input offsets: channels outermost, then the kernel; the last is only asked for."""
+        """(entries + 1,) input offsets: channels outermost, then the kernel, or the other way round; the last
+        is only asked for."""
         p, channel = self.problem, self.strides[1]
         if self.unit > 1 and p.is_pointwise:
             found = np.arange(self.entries + 1) * (self.unit * channel)
             found[-1] = 0
             return found
+        if self.by_tap:
+            return np.append(self.tap_offsets(by_channel=False)[:: self.unit], 0)
         taps = self.tap_offsets(by_channel=True).reshape(p.w_shape[1], -1)
         taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
         return np.append(taps.ravel(), 0)
@@ -98,7 +110,18 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         _, _, *of_y = map_strides(p.y_layout, p.K, p.spatial_out)
         x_steps = d * steps[0], h * steps[1], w * p.stride[2]
         short = p.N % self.images > 0
-        return tile_table(self.block, p.spatial_out, self.rows, x_steps, tuple(of_y), short)
+        ends = tile_ends(p, self.rows) if self.by_tap else ()
+        return tile_table(self.block, p.spatial_out, self.rows, x_steps, tuple(of_y), short, ends)
+
+    def reached_fields(self) -> dict[str, int | np.ndarray]:
+        """What `reached_tiles.pass_of_tile` finds in a record."""
+        p, (*_, h, w) = self.problem, self.strides
+        found: dict[str, int | np.ndarray] = dict.fromkeys(REACHED_FIELDS.split(), 0)
+        if self.by_tap:
+            found |= {"tap_entries": p.w_shape[1] // self.unit, "taps_w": p.kernel[2]}
+            found |= {"row_taps": reached_taps(p, 1), "column_taps": reached_taps(p, 2)}
+            found |= {"tile_row": self.steps[1] * h, "tile_column": p.stride[2] * w}
+        return found
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -118,7 +141,7 @@ def row_view(problem: ConvProblem) -> ConvProblem:
     return problem.as_3d
 
 
-def tile_cycles(rows: float, vectors: int, taps: int) -> float:
+def tile_cycles(rows: float, vectors: int, taps: float) -> float:
     """Of a tile."""
     products = rows * vectors
     tap = SUMS * max(products, LOADS * (rows + vectors)) / 2 + TAP
@@ -142,14 +165,19 @@ def blocked_cut(problem: ConvProblem) -> tuple[float, BlockedCut]:
 
 def cut_like(problem: ConvProblem, known: BlockedCut) -> BlockedCut:
     """The cut of a problem in the tiles, panels and parts of one for other sizes of its maps."""
-    p = row_view(problem)
-    images, block = cut_outputs(p, known.rows, plan_threads() if known.parts == 1 else 1)
-    return BlockedCut(p, images, block, _copies(p), known.panels, known.rows, known.parts)
+    return _cut(row_view(problem), known.panels, known.rows, known.parts)
 
 
-def _copies(p: ConvProblem) -> bool:
-    """Whether the input of a block is copied, with its border."""
-    return any(pad != (0, 0) for pad in p.padding)
+def _cut(p: ConvProblem, panels: int, rows: int, parts: int) -> BlockedCut:
+    """In tiles of so many rows, for panels and parts of the filters. p: `row_view`."""
+    threads = plan_threads() if parts == 1 else 1
+    if passes_over_taps(p):
+        panel = -(-p.gemm_n // panels)
+        block = (p.spatial_out[0], rows_of_block(p, panel, threads), p.spatial_out[2])
+        return BlockedCut(p, 1, block, False, panels, rows, parts, True)
+    copied = any(pad != (0, 0) for pad in p.padding)  # the input of a block, with its border
+    images, block = cut_outputs(p, rows, threads)
+    return BlockedCut(p, images, block, copied, panels, rows, parts, False)
 
 
 def tried_cuts(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
@@ -162,9 +190,7 @@ def tried_cuts(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
         if -(-needed // count) != vectors:
             continue  # the same panels as of narrower tiles
         for parts in {1, min(threads, needed)}:
-            images, block = cut_outputs(p, rows, threads if parts == 1 else 1)
-            panels = dealt_panels.panels_of_parts(needed, count, parts)
-            cut = BlockedCut(p, images, block, _copies(p), panels, rows, parts)
+            cut = _cut(p, dealt_panels.panels_of_parts(needed, count, parts), rows, parts)
             found.append((cut_cycles(cut, threads), cut))
     return found
 
@@ -205,8 +231,13 @@ def cut_cycles(cut: BlockedCut, threads: int) -> float:
     high = runs_of(columns, rows, cut.rows)
     tiles = -(-columns // cut.rows)
     widths = dealt_panels.panel_widths(cut.vectors_of, cut.panels)
-    row = sum(n * tile_cycles(high * columns / tiles, vectors, p.gemm_k) for n, vectors in widths)
-    sums = images * slices * rows / high * tiles * row
+    if cut.by_tap:
+        ends = tile_ends(p, cut.rows)
+        row = sum(n * reached_cycles(p, ends, tile_cycles, vectors) for n, vectors in widths)
+        sums = slices * rows * row
+    else:
+        row = sum(n * tile_cycles(high * columns / tiles, vectors, p.gemm_k) for n, vectors in widths)
+        sums = images * slices * rows / high * tiles * row
     blocks = math.prod(cut.blocks)
     full = min(1.0, p.gemm_m / (blocks * cut.pixels))  # the last blocks are short
     inputs = cut.images * p.w_shape[1] * math.prod(cut.spans) * p.itemsize

@@ -27,6 +27,7 @@ from convalgos.cpu.gemm.blocking import (
     pixel_in_image,
     table_number,
 )
+from convalgos.cpu.gemm.reached_tiles import REACHED_FIELDS, TilePass, pass_of_tile
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS
@@ -42,6 +43,7 @@ BLOCKED_ARGUMENTS = arguments(
     "narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
     "y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled scaled_bytes scale_rows "
+    + REACHED_FIELDS
     + BORDER_FIELDS
 )
 SHARED = {*(BLOCKED_ARGUMENTS.names or ())}  # fields, of which a cut has more
@@ -78,7 +80,7 @@ def sum_blocked() -> Callable[..., None]:
             if a.scale:
                 numbers = a.scale + block.n * a.scale_n * a.size
             scaled = a.scaled + task * a.scaled_bytes
-            sum_panels(a, begin, end, group, block.images, tiles, source, step, y, numbers, scaled)
+            sum_panels(a, begin, end, group, block.images, tiles, source, step, y, numbers, scaled, block.p)
 
     return sum_blocked
 
@@ -86,13 +88,13 @@ def sum_blocked() -> Callable[..., None]:
 @jit.helper
 def sum_panels(
     a: Any, begin: int, end: int, group: int, images: int, tiles: int, source: int, step: int, y: int,
-    numbers: int, scaled: int,
+    numbers: int, scaled: int, row: int,
 ) -> None:  # fmt: skip
     """Some panels of the filters of a group, for the tiles of images whose inputs are `step` bytes apart.
 
-    y: address of the first output for the first vector of filters. Where `numbers` is not zero, it is the
-    address of numbers that scale the channels of the first image; filters times these are in `scaled`, which
-    stays in the first cache, for a pass.
+    y: address of the first output, in a row of the map, for the first vector of filters. Where `numbers` is
+    not zero, it is the address of numbers that scale the channels of the first image; filters times these are
+    in `scaled`, which stays in the first cache, for a pass.
     """
     for panel in range(begin, end):
         first = a.vectors * panel // a.panels
@@ -103,52 +105,59 @@ def sum_panels(
         kernels = a.kernels + (0 if count * a.panels >= a.vectors else a.narrow) * 8
         entry = 0
         while entry < a.entries:
+            entries = min(a.chunk, a.entries - entry)
+            if a.tap_entries:
+                entries = min(entries, a.tap_entries - entry % a.tap_entries)
             weights = w + entry * count * a.inner * vector
             for i in range(images):
                 used = weights
                 if numbers:
-                    rows = min(min(a.chunk, a.entries - entry) * a.inner, a.channels - entry * a.inner)
+                    rows = min(entries * a.inner, a.channels - entry * a.inner)
                     at = numbers + (i * a.scale_n + entry * a.inner) * a.size
                     call(a.scale_rows, (weights, scaled, rows, count, at))
                     used = scaled
                 sum_row_tiles(
-                    a, kernels, tiles, source + i * step, entry, used, weights, count,
-                    y + (i * a.y_n + first * a.y_block) * a.size, bias,
+                    a, kernels, tiles, source + i * step, entry, entries, used, weights, count,
+                    y + (i * a.y_n + first * a.y_block) * a.size, bias, row,
                 )  # fmt: skip
-            entry += a.chunk
+            entry += entries
 
 
 @jit.helper
 def sum_row_tiles(
-    a: Any, kernels: int, tiles: int, x: int, entry: int, w: int, packed: int, count: int, y: int, bias: int
-) -> None:
-    """A pass over a panel of `count` vectors of filters, from an entry on, for the outputs of an image.
+    a: Any, kernels: int, tiles: int, x: int, entry: int, entries: int, w: int, packed: int, count: int,
+    y: int, bias: int, row: int,
+) -> None:  # fmt: skip
+    """A pass of entries from one on over a panel of `count` vectors of filters, for the outputs of an image.
 
     packed: where the filters of this pass lie before those of the next, which are asked for.
+    row: of the map, in which the outputs begin.
     """
     kernel, tile = carray(pointer(kernels), 1, np.int64), carray(pointer(tiles), 1, ROW_TILE)
-    entries = min(a.chunk, a.entries - entry)
     part = entries * a.inner * a.lanes * a.size
     ahead = packed + count * part  # the next pass or panel, fetched a part with each tile
-    begin, limits = 1 + a.adds if entry == 0 else 0, a.unlimited
-    last = entry + entries == a.entries
-    if last:
-        limits = a.unlimited + 2 * a.size if a.relu else a.limits
+    now = TilePass(True, entry == 0, entry + entries == a.entries)
     i = 0
     while tile[i].kernel >= 0:
-        to = y + tile[i].y * a.size
-        call(
-            kernel[tile[i].kernel],
-            (
-                x + tile[i].x * a.size, a.run, a.offsets + entry * 8, entries, a.inner,
-                max(0, a.whole - entry), a.rest, w, ahead, begin, to, a.y_block, bias, to + a.residual,
-                limits,
-            ),
-        )  # fmt: skip
-        if last and a.finish:
-            for j in range(count):
-                run = to + j * a.y_block * a.size
-                call(a.finish, (run, 0, run, tile[i].outputs * a.lanes, a.finish_numbers))
+        if a.tap_entries:
+            now = pass_of_tile(a, row, tile[i].x, entry, entries)
+        if now.reads:
+            to = y + tile[i].y * a.size
+            begin, limits = 1 + a.adds if now.begins else 0, a.unlimited
+            if now.ends:
+                limits = a.unlimited + 2 * a.size if a.relu else a.limits
+            call(
+                kernel[tile[i].kernel],
+                (
+                    x + tile[i].x * a.size, a.run, a.offsets + entry * 8, entries, a.inner,
+                    max(0, a.whole - entry), a.rest, w, ahead, begin, to, a.y_block, bias, to + a.residual,
+                    limits,
+                ),
+            )  # fmt: skip
+            if now.ends and a.finish:
+                for j in range(count):
+                    run = to + j * a.y_block * a.size
+                    call(a.finish, (run, 0, run, tile[i].outputs * a.lanes, a.finish_numbers))
         i += 1
         if i < count:
             ahead += part
@@ -176,8 +185,12 @@ class BlockedPlan(RegisterFinish):
         plan._cut = cut
         return plan
 
+    def lays_filter_for(self, problem: ConvProblem) -> bool:
+        """Whether a problem with other sizes of the maps has the filter laid as this plan has it."""
+        return cut_like(problem, self._cut).by_tap == self._cut.by_tap
+
     def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem, "blocked", self._cut.panels, self._cut.unit)
+        return FilterForm.of(self.problem, "blocked", self._cut.panels, self._cut.unit, self._cut.by_tap)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`panels.packed_panels`; taps are entries times their inner taps, with zeros beyond C."""
@@ -185,7 +198,8 @@ class BlockedPlan(RegisterFinish):
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
         if cut.unit > 1:
             w = np.pad(w, ((0, 0), (0, 0), (0, -p.w_shape[1] % cut.unit), (0, 0)))
-            w = w.reshape(p.groups, p.gemm_n, -1, cut.unit, w.shape[-1]).swapaxes(3, 4)
+            w = w.reshape(p.groups, p.gemm_n, -1, cut.unit, w.shape[-1])  # (g, K/g, C/g/u, u, T*R*S)
+            w = np.moveaxis(w, -1, 2 if cut.by_tap else 3)
         return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)
 
 
@@ -196,7 +210,7 @@ def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:
     tiles, kinds = cut.tile_table()
     kernels = [sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds]
     of_cut = cut.fields()
-    return {name: value for name, value in of_cut.items() if name in SHARED} | {
+    return {name: value for name, value in of_cut.items() if name in SHARED} | cut.reached_fields() | {
         "offsets": cut.entry_offsets(), "tiles": tiles, "table_length": tiles.shape[1],
         "kernels": np.array(kernels, np.int64), "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],
         "scratch_stride": cut.scratch_bytes, "y_block": lanes * of_cut["y_k"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +32,9 @@ Counts = tuple[int, ...]  # slices, rows and columns of an image of a block
 
 @lru_cache(512)  # layers of one map size share them
 def tile_table(
-    block: Counts, totals: Counts, most: int, x_steps: Counts, y_steps: Counts, short_images: bool
-) -> tuple[np.ndarray, list[RowTile]]:
+    block: Counts, totals: Counts, most: int, x_steps: Counts, y_steps: Counts, short_images: bool,
+    ends: Counts = (),
+) -> tuple[np.ndarray, list[RowTile]]:  # fmt: skip
     """(ways, most tiles and an end) of ROW_TILE, and the tiles that kernels are for.
 
     A way for each of those of a block to be cut short, as `blocking.table_number` numbers them, up to the
@@ -43,13 +45,15 @@ def tile_table(
         most: outputs of a tile.
         x_steps, y_steps: elements of x and of y from one output to the next, along each dimension.
         short_images: whether blocks may be short in images, too, which all take the same tiles.
+        ends: where tiles of whole rows begin, and the last ends; none are even, and may have several rows.
     """
     short = short_images, *(total % size > 0 for size, total in zip(block, totals, strict=True))
     last = sum(weight for weight, is_short in zip((8, 4, 2, 1), short, strict=True) if is_short)
     ways = (2 * short_blocks(block, totals))[: last + 1]  # most of them the same
     differ = {counts: i for i, counts in enumerate(dict.fromkeys(ways))}
-    tiles = [tiles_of(counts, most, x_steps, y_steps) for counts in differ]  # (tiles, 4) each
-    kinds = sorted(set().union(*[_kinds(counts, most) for counts in differ]))
+    tiles = [tiles_of(counts, most, x_steps, y_steps, ends) for counts in differ]  # (tiles, 4) each
+    own = {RowTile(1, end - begin) for begin, end in pairwise(ends)}
+    kinds = sorted(own or set().union(*[_kinds(counts, most) for counts in differ]))
     number = np.zeros(kinds[-1].code(most) + 1, np.int64)  # of a kind, by its code
     number[[kind.code(most) for kind in kinds]] = range(len(kinds))
     table = np.full((len(differ), max(map(len, tiles)) + 1, 4), NONE, np.int64)
@@ -59,11 +63,11 @@ def tile_table(
     return table[[differ[counts] for counts in ways]].view(ROW_TILE)[..., 0], kinds
 
 
-def tiles_of(counts: Counts, most: int, x_steps: Counts, y_steps: Counts) -> np.ndarray:
+def tiles_of(counts: Counts, most: int, x_steps: Counts, y_steps: Counts, own: Counts = ()) -> np.ndarray:
     """(tiles, 4) first input, first output, outputs and `RowTile.code` of each, of an image of a block."""
     slices, rows, columns = counts
-    high = runs_of(columns, rows, most)
-    ends = along_row(columns, most)
+    high = 1 if own else runs_of(columns, rows, most)
+    ends = np.array(own) if own else along_row(columns, most)
     first, length = ends[:-1], ends[1:] - ends[:-1]  # (tiles of a row,)
     k = np.arange(0, rows, high)[:, None]  # (tiles of a column, 1)
     runs = np.minimum(high, rows - k)

@@ -66,7 +66,7 @@ def run_separable_bands() -> jit.Kernel:
                 for panel in range(e.panels * part // a.parts, e.panels * (part + 1) // a.parts):
                     first = e.vectors * panel // e.panels
                     sum_panels(e, panel, panel + 1, 0, 1, tiles[number].expansion, x, 0,
-                               hidden - first * e.y_block * e.size, 0, 0)  # fmt: skip
+                               hidden - first * e.y_block * e.size, 0, 0, 0)  # fmt: skip
                     source = hidden - (first * d.from_vector + band.x * d.from_pixel) * d.size
                     end = e.vectors * (panel + 1) // e.panels
                     filter_vectors(a, d, number, first, end, source, target, sums)
@@ -76,7 +76,7 @@ def run_separable_bands() -> jit.Kernel:
                 filter_vectors(a, d, number, first, end, source, target, sums)
             if p.panels:
                 y = p.y + (n * p.y_n + band.y * d.to_pixel) * p.size
-                sum_panels(p, 0, p.panels, 0, 1, tiles[number].projection, middle, 0, y, 0, 0)
+                sum_panels(p, 0, p.panels, 0, 1, tiles[number].projection, middle, 0, y, 0, 0, 0)
 
     return run_separable_bands
 
