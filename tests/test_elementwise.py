@@ -10,7 +10,7 @@ from convalgos.core import epilogue
 from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import array_shape, blocked_layout, laid, to_logical
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan
+from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan, SoftmaxPlan
 from convalgos.cpu.elementwise.plan import (
     ConcatenationPlan,
     ElementwisePlan,
@@ -128,6 +128,35 @@ def test_each_pixel_is_normalised_over_its_channels(shape, layout):
     plain = np.empty_like(y)
     LayerNormPlan(shape, layout, epsilon=1e-3).run((laid(x, layout),), plain)
     assert np.allclose(to_logical(plain, layout, shape[1]), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "shape", [SHAPE, (1, 64, 150, 3), (3, 1000, 1, 1), (2, 1, 3, 1, 2), (0, 8, 4)], ids=str
+)
+def test_shares_of_channels(shape, layout):
+    x = 30 * values(shape) + 100
+    if x.size:
+        x[-1, 0] = -np.inf if shape[1] > 1 else 0  # of which nothing is left
+    powers = np.exp(x.astype("f8") - x.max(1, keepdims=True, initial=-np.inf))
+    right = powers / powers.sum(1, keepdims=True)
+    whole = np.full((len(x), 2, *array_shape(layout, shape)[1:]), np.nan, np.float32)
+    y = whole[:, 0]  # images that lie apart
+    SoftmaxPlan(shape, layout).bind(np.ascontiguousarray(laid(x, layout)), y).run()
+    assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-30)
+    assert np.isnan(whole[:, 1]).all()
+    y[...] = laid(x, layout)
+    SoftmaxPlan(shape, layout).bind(y, y).run()
+    assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shares_of_what_is_no_number(layout):
+    x = values((1, 21, 5))
+    x[0, 3, 1], x[0, 20, 2], x[0, :, 3] = np.nan, np.inf, -np.inf
+    SoftmaxPlan(x.shape, layout).run((np.ascontiguousarray(laid(x, layout)),), y := empty(layout, x.shape))
+    found = to_logical(y, layout, 21)
+    assert np.isnan(found[..., 1:4]).all() and not np.isnan(found[..., [0, 4]]).any()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

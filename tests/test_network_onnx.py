@@ -201,8 +201,8 @@ def test_squeeze_and_excitation_and_linear_layers():
     mean = b.node("Squeeze", b.node("GlobalAveragePool", x), np.int64([-1, 2]))
     sums = b.node("MatMul", b.node("Dropout", mean), numbers((8, 5)))
     net = check(b.model(b.node("Softmax", b.node("Concat", hidden, sums, axis=-1))), numbers(SHAPE))
-    assert [s.region.what for s in net.graph.steps if isinstance(s, Foreign)] == ["Softmax"]
-    assert sum(isinstance(s, View) for s in net.graph.steps) <= 4
+    assert not any(isinstance(s, Foreign) for s in net.graph.steps)
+    assert sum(isinstance(s, View) for s in net.graph.steps) <= 6
     multiply = next(s for s in net.graph.steps if isinstance(s, Elementwise))
     assert multiply.operation == "multiply" and multiply.activation == Activation("relu")
 
@@ -272,6 +272,19 @@ def test_sizes_of_maps_that_follow_from_an_open_batch():
             net = check(b.model(*y, b.node("Relu", same)), numbers((n, 8, 9, 7)))
         assert any(isinstance(s, Foreign) for s in net.graph.steps) == foreign
         assert any(isinstance(s, Resizing) for s in net.graph.steps)
+
+
+@pytest.mark.parametrize("opset, foreign", [(20, 1), (11, 3)])
+def test_softmax_over_channels_or_the_last_dimension(opset, foreign):
+    """Before opset 13 it is over all dimensions from an axis on."""
+    b = Builder(opset=opset)
+    x = b.conv(k=21)
+    y = [b.node("Softmax", x, axis=axis) for axis in (1, -3, 3, 2)]  # the last one is foreign
+    flat = b.node("Softmax", b.node("Flatten", b.conv(x, c=21)), axis=1)
+    net = check(b.model(*y, b.node("Relu", y[0]), flat), numbers(SHAPE))
+    regions = [s.region.operators for s in net.graph.steps if isinstance(s, Foreign)]
+    assert sum(operators.count("Softmax") for operators in regions) == foreign
+    assert len(compared(net.graph)) == 2
 
 
 def test_pads_become_borders_of_convolutions():
@@ -467,7 +480,7 @@ def light(name):
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
 def test_models_of_the_onnx_wheel(name):
     net = check(str(light(name)), numbers((1, 3, 224, 224)))
-    assert sum(isinstance(step, Foreign) for step in net.graph.steps) == 1  # the softmax at the end
+    assert not any(isinstance(step, Foreign) for step in net.graph.steps)
 
 
 @pytest.mark.parametrize(

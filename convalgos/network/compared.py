@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step, TransposedConvolution
 from convalgos.network.quantized_graph import QuantizedConvolution
+from convalgos.network.softmax import Softmax
 
 # Operators of ONNX and of torch, in lower case and without underscores
 COMPARE = {"softmax", "logsoftmax", "hardmax", "argmax", "argmin", "topk", "qlinearsoftmax"}
@@ -32,6 +33,8 @@ def compared(graph: NetworkGraph) -> frozenset[Step]:
 def _first_of(step: Step) -> str:
     """The first operator of another library's region that compares or multiplies: what comes behind it reads
     what it gives. "" where there is none."""
+    if isinstance(step, Softmax):
+        return "softmax"
     operators = step.region.operators if isinstance(step, Foreign) and step.region is not None else ()
     names = (operator.rpartition(".")[2].replace("_", "").lower() for operator in operators)
     return next((name for name in names if name in COMPARE | MULTIPLY), "")

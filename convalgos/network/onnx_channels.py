@@ -9,11 +9,13 @@ from convalgos.network.graph import (
     LocalResponseNormalization,
     Step,
     Transpose,
+    View,
     channels_from_last,
     channels_to_last,
 )
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_norms import CHANNEL_NORM
+from convalgos.network.softmax import Softmax
 
 Steps = list[Step] | None
 Maker = Callable[[OnnxNode, OnnxModel], Steps]
@@ -83,3 +85,24 @@ def local_response_norm(node: OnnxNode, model: OnnxModel) -> Steps:
     return [
         LocalResponseNormalization(node.name, (node.inputs[0],), node.outputs[0], size, alpha, beta, bias)
     ]
+
+
+def softmax(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Over the channels of maps, or the last dimension."""
+    rank, x, y = rank_of(node, model), node.inputs[0], node.outputs[0]
+    axis = node.attributes.get("axis", -1 if model.opset >= 13 else 1) % max(1, rank)
+    behind, last = (model.shape(x) or ())[axis + 1 :], axis == rank - 1
+    if rank < 2 or (model.opset < 13 and {*behind} - {1}):  # then over all dimensions from the axis on
+        return None
+    if rank == 2 and last:
+        maps, shares = f"{y}/maps", f"{y}/shares"
+        return [
+            View(node.name, (x,), maps, (0, -1, 1, 1)),
+            Softmax(node.name, (maps,), shares),
+            View(node.name, (shares,), y, (0, -1)),
+        ]
+    if 3 <= rank <= 5 and axis == 1:
+        return [Softmax(node.name, (x,), y)]
+    if not last:
+        return None
+    return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made)])

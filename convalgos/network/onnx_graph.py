@@ -30,10 +30,11 @@ from convalgos.network.passes import fused, needed
 from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
 from convalgos.network.quantized_passes import on_integers
 from convalgos.network.regions import with_regions
+from convalgos.network.softmax import Softmax
 
 LIGHT = (
     *(Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization, Rearrangement),
-    *(Quantize, Dequantize, Lookup),
+    *(Softmax, Quantize, Dequantize, Lookup),
 )
 
 

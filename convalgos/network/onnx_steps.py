@@ -33,6 +33,7 @@ from convalgos.network.onnx_channels import (
     local_response_norm,
     moved_channels,
     rank_of,
+    softmax,
 )
 from convalgos.network.onnx_elementwise import ELEMENTWISE, named_activation
 from convalgos.network.onnx_group_norms import GROUP_NORM, group_norm
@@ -343,4 +344,5 @@ MAKERS: dict[str, Maker] = {
     "LayerNormalization": layer_norm,
     CHANNEL_NORM: layer_norm,
     "LRN": local_response_norm,
+    "Softmax": softmax,
 }

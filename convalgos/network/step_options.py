@@ -46,6 +46,7 @@ from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.planned import PlanLimits
 from convalgos.network.pooled_convolutions import pooling_saves, poolings
 from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
+from convalgos.network.softmax import Softmax
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints, keeps
 from convalgos.select.ranking import Candidate
@@ -53,7 +54,7 @@ from convalgos.select.ranking import Candidate
 FIRST = "channels_first"
 CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
 LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
-NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization
+NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 # Times `bandwidth`, which is of reads and writes: filters of a network were read at 41 to 57 GB/s on a Xeon
@@ -296,7 +297,7 @@ class StepOptions:
             return self._machine.launch + self._stream(*[step.output] * (2 if layout == FIRST else 3))
         if isinstance(step, Resizing):
             return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
-        if isinstance(step, LayerNormalization):
+        if isinstance(step, LayerNormalization | Softmax):
             return layer_norm_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, GroupNormalization):
             return group_norm_seconds(self._shapes[step.output], layout, self._machine)

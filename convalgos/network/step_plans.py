@@ -13,7 +13,7 @@ from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
-from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan
+from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan, SoftmaxPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
@@ -38,6 +38,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
+from convalgos.network.softmax import Softmax
 
 
 def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> Any:
@@ -60,6 +61,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return UpsamplingPlan(read[0], step.factors, layout)
     if isinstance(step, LayerNormalization):
         return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
+    if isinstance(step, Softmax):
+        return SoftmaxPlan(read[0], layout)
     if isinstance(step, Attention):
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Rearrangement):

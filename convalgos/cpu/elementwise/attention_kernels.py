@@ -162,9 +162,9 @@ def exponentiate_rows(v: Vec, x: Value, x_row: Value, shares: Value, rows: Value
             store(row, value)
 
         _each_vector(v, columns, compare, -math.inf)
-        largest = _in_all_lanes(v, most.value, v.fmax)
+        largest = in_all_lanes(v, most.value, v.fmax)
         _each_vector(v, columns, sum_up, -math.inf)
-        v.store(v.b.fdiv(v.const(1), _in_all_lanes(v, total.value, v.fadd)), out, v.imul(i, v.lanes))
+        v.store(v.b.fdiv(v.const(1), in_all_lanes(v, total.value, v.fadd)), out, v.imul(i, v.lanes))
 
 
 @simd.emitter
@@ -198,7 +198,7 @@ def _each_vector(
         emit(load, lambda row, value: v.store_masked(value, row, done, mask))
 
 
-def _in_all_lanes(v: Vec, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
+def in_all_lanes(v: Vec, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
     """All lanes combined, in each of them."""
     distance = v.lanes // 2
     while distance:

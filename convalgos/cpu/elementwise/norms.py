@@ -1,4 +1,4 @@
-"""Norms of float32 maps in any layout, fixed to their shapes: run, or bound to arrays."""
+"""Norms, and softmax, of float32 maps in any layout, fixed to their shapes: run, or bound to arrays."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from convalgos.cpu.elementwise.norm_kernels import (
     moments_share,
     normalise_share,
 )
+from convalgos.cpu.elementwise.softmax_kernels import SOFTMAX_FIELDS, softmax_share
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import NONE
@@ -238,6 +239,35 @@ class LrnPlan(BoundStep):
         values["squares"] = squares[self._first :].ctypes.data
         kernel = lrn_share(FLOAT.itemsize, self._lanes)
         return launched(kernel, LRN_FIELDS, values, y.size, x, y, squares, self)
+
+
+class SoftmaxPlan(BoundStep):
+    """exp(x) over the sum of it over the channels of a pixel; y may be x itself.
+
+    A pixel of which a channel is NaN or infinite, or all are -inf, is NaN; others of -inf have no share.
+
+    Args:
+        shape: logical, (N, C, *spatial), of x.
+        layout: of x and y.
+
+    Example:
+        >>> x = np.log(np.float32([1, 2, 5])).reshape(1, 3, 1)
+        >>> SoftmaxPlan(x.shape, "channels_first").run((x,), y := np.empty_like(x))
+        >>> y.ravel().round(3).tolist()
+        [0.125, 0.25, 0.625]
+    """
+
+    strided_batch = True
+
+    def __init__(self, shape: Shape, layout: str):
+        self._shape = array_shape(layout, shape)
+        self._lanes, self._values = _steps(shape, layout)
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        x, y = arrays
+        values = self._values | _addresses(x, y, self._shape)
+        kernel = softmax_share(FLOAT.itemsize, self._lanes)
+        return launched(kernel, SOFTMAX_FIELDS, values, y.size, x, y, self)
 
 
 def _scale_and_shift(

@@ -12,6 +12,7 @@ from convalgos.cpu.elementwise import (
     rearranging_kernels,
     resize_kernels,
     selection_kernels,
+    softmax_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
 from convalgos.cpu.runtime import finish
@@ -27,7 +28,7 @@ def step_kernels() -> Iterator[Compiled]:
     for share in (
         elementwise.combine_share, elementwise.upsample_share, norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
-        resize_kernels.resize_share,
+        resize_kernels.resize_share, softmax_kernels.softmax_share,
     ):  # fmt: skip
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)

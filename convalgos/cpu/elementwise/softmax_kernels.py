@@ -1,0 +1,100 @@
+"""The driver of softmax over the channels of the pixels of maps, in every layout.
+
+Where pixels lie together vectors hold neighbouring pixels, and channels are planes; where channels do, a
+pixel is a row of vectors. Exponentials go to y, and are multiplied there by 1 over their sum.
+"""
+
+from __future__ import annotations
+
+import math
+
+from convalgos.cpu.elementwise.attention_kernels import LOWEST, in_all_lanes
+from convalgos.cpu.elementwise.pixel_vectors import each_pixel_vector, load_pixel_vector, store_pixel_vector
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+
+# Steps in elements, as those of `norm_kernels`.
+SOFTMAX_FIELDS = fields("x y by_pixel images pixels channels x_n y_n pixel_step channel_step tasks")
+
+
+@jit.specialise
+def softmax_share(SIZE: int, LANES: int) -> jit.Kernel:
+    """The pixels of a task, in runs within an image."""
+
+    def softmax_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SOFTMAX_FIELDS)[0]
+        at = a.images * a.pixels * task // a.tasks
+        end = a.images * a.pixels * (task + 1) // a.tasks
+        while at < end:
+            n, first = at // a.pixels, at % a.pixels
+            run = min(a.pixels - first, end - at)
+            x = a.x + (n * a.x_n + first * a.pixel_step) * SIZE
+            y = a.y + (n * a.y_n + first * a.pixel_step) * SIZE
+            if a.by_pixel:
+                softmax_planes(SIZE, LANES, x, y, run, a.channels, a.channel_step)
+            else:
+                softmax_pixels(SIZE, LANES, x, y, run, a.channels, a.pixel_step, a.channel_step)
+            at += run
+
+    return softmax_share
+
+
+@simd.emitter
+def softmax_planes(v: Vec, x: Value, y: Value, count: Value, channels: Value, plane: Value) -> None:
+    """Of pixels that lie together: channels are planes, and each lane holds a pixel."""
+    source, to = v.pointer(x), v.pointer(y)
+
+    def vectors(first: Value, offsets: range, mask: Value) -> None:
+        def places(channel: Value) -> list[Value]:
+            row = v.iadd(first, v.imul(channel, plane))
+            return [v.iadd(row, offset) for offset in offsets]
+
+        largest = [v.register(v.const(LOWEST)) for _ in offsets]
+        sums = [v.register(v.zero()) for _ in offsets]
+        with v.loop(channels) as c:
+            for at, most in zip(places(c), largest, strict=True):
+                most.set(v.fmax(load_pixel_vector(v, source, at, mask), most.value))
+        with v.loop(channels) as c:
+            for at, most, total in zip(places(c), largest, sums, strict=True):
+                value = exponential(v, v.fsub(load_pixel_vector(v, source, at, mask), most.value))
+                total.set(v.fadd(total.value, value))
+                store_pixel_vector(v, value, to, at, mask)
+        shares = [v.b.fdiv(v.const(1), total.value) for total in sums]
+        with v.loop(channels) as c:
+            for at, share in zip(places(c), shares, strict=True):
+                store_pixel_vector(v, v.fmul(load_pixel_vector(v, to, at, mask), share), to, at, mask)
+
+    each_pixel_vector(v, count, vectors)
+
+
+@simd.emitter
+def softmax_pixels(
+    v: Vec, x: Value, y: Value, count: Value, channels: Value, pixel_step: Value, vector_step: Value
+) -> None:
+    """Of pixels whose channels lie together, each a row of vectors."""
+    vectors = v.idiv(v.iadd(channels, v.lanes - 1), v.lanes)
+    with v.loop(count) as pixel:
+        source, to = (v.at(v.pointer(base), v.imul(pixel, pixel_step)) for base in (x, y))
+
+        def loaded(i: Value, base: Value) -> tuple[Value, Value, Value]:
+            """A vector of channels, where it lies, and the mask of those that there are."""
+            mask, at = v.mask(v.isub(channels, v.imul(i, v.lanes))), v.imul(i, vector_step)
+            return v.load_masked(base, at, mask), at, mask
+
+        most, total = v.register(v.const(LOWEST)), v.register(v.zero())
+        with v.loop(vectors) as i:
+            value, _, mask = loaded(i, source)
+            most.set(v.fmax(v.b.select(mask, value, v.const(-math.inf)), most.value))
+        largest = in_all_lanes(v, most.value, v.fmax)
+        with v.loop(vectors) as i:
+            value, at, mask = loaded(i, source)
+            value = exponential(v, v.fsub(value, largest))
+            total.set(v.fadd(total.value, v.b.select(mask, value, v.zero())))
+            v.store_masked(value, to, at, mask)
+        share = v.b.fdiv(v.const(1), in_all_lanes(v, total.value, v.fadd))
+        with v.loop(vectors) as i:
+            value, at, mask = loaded(i, to)
+            v.store_masked(v.fmul(value, share), to, at, mask)
