@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from convalgos.cpu.elementwise.pixel_vectors import LOWEST, in_all_lanes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd
@@ -22,7 +23,6 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 from convalgos.cpu.vectors.transpose import transpose
 
 VECTORS = 2  # of a panel
-LOWEST = -3.4028234663852886e38  # of float32: what a row of nothing but -inf is less than, and becomes NaN
 OPERANDS = ("q", "k", "v", "y", "first", "second")  # columns of the table of offsets
 
 # A unit is a head of a batch: q (rows, depth), k (depth, keys), v (keys, width), y (rows, width), first and
@@ -196,12 +196,3 @@ def _each_vector(
             return v.b.select(mask, value, v.const(beyond)) if beyond else value
 
         emit(load, lambda row, value: v.store_masked(value, row, done, mask))
-
-
-def in_all_lanes(v: Vec, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
-    """All lanes combined, in each of them."""
-    distance = v.lanes // 2
-    while distance:
-        x = combine(x, v.shuffle(x, x, [lane ^ distance for lane in range(v.lanes)]))
-        distance //= 2
-    return x

@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from convalgos.cpu.elementwise.pixel_vectors import each_pixel_vector, load_pixel_vector, store_pixel_vector
+from convalgos.cpu.elementwise.pixel_vectors import (
+    each_pixel_vector,
+    in_all_lanes,
+    load_pixel_vector,
+    store_pixel_vector,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -85,7 +90,7 @@ def normalise_pixels(
             mask = v.mask(rest)
             for row, total in zip(rows, sums, strict=True):
                 total.set(v.fadd(total.value, v.load_masked(row, last, mask)))
-        means = [v.fmul(_in_all_lanes(v, total.value), share) for total in sums]
+        means = [v.fmul(in_all_lanes(v, total.value, v.fadd), share) for total in sums]
         with v.loop(vectors) as i:
             for row, mean, square in zip(rows, means, squares, strict=True):
                 left = v.fsub(v.load(row, v.imul(i, vector_step)), mean)
@@ -95,7 +100,7 @@ def normalise_pixels(
             for row, mean, square in zip(rows, means, squares, strict=True):
                 left = v.b.select(mask, v.fsub(v.load_masked(row, last, mask), mean), v.zero())
                 square.set(v.fma(left, left, square.value))
-        factors = [_reciprocal_root(v, _in_all_lanes(v, s.value), share, epsilon) for s in squares]
+        factors = [_reciprocal_root(v, in_all_lanes(v, s.value, v.fadd), share, epsilon) for s in squares]
         with v.loop(vectors) as i:
             at, channel = v.imul(i, vector_step), v.imul(i, v.lanes)
             g, b = v.load(by, channel), v.load(plus, channel)
@@ -215,7 +220,7 @@ def plane_moments(v: Vec, x: Value, mean: Value, squares: Value, numbers: Value,
             total.set(v.fadd(total.value, load_pixel_vector(v, source, v.iadd(first, offset), mask)))
 
     each_pixel_vector(v, pixels, add)
-    middle = v.fmul(_in_all_lanes(v, _added(v, sums)), v.broadcast(v.pointer(numbers)))
+    middle = v.fmul(in_all_lanes(v, _added(v, sums), v.fadd), v.broadcast(v.pointer(numbers)))
 
     def add_squares(first: Value, offsets: range, mask: Value) -> None:
         for offset, total in zip(offsets, left, strict=False):
@@ -225,7 +230,7 @@ def plane_moments(v: Vec, x: Value, mean: Value, squares: Value, numbers: Value,
 
     each_pixel_vector(v, pixels, add_squares)
     v.store_masked(middle, v.pointer(mean), 0, one)
-    v.store_masked(_in_all_lanes(v, _added(v, left)), v.pointer(squares), 0, one)
+    v.store_masked(in_all_lanes(v, _added(v, left), v.fadd), v.pointer(squares), 0, one)
 
 
 @simd.emitter
@@ -276,7 +281,7 @@ def group_factors(v: Vec, mean: Value, factors: Value, scale: Value, numbers: Va
 
     each(add)
     # the mean of a group: those of its channels, which have as many pixels each
-    middle = v.fmul(v.fmul(_in_all_lanes(v, total.value), pixels), of_group)
+    middle = v.fmul(v.fmul(in_all_lanes(v, total.value, v.fadd), pixels), of_group)
 
     def add_squares(at: Value, mask: Value) -> None:
         off = v.b.select(mask, v.fsub(v.load_masked(means, at, mask), middle), v.zero())
@@ -284,7 +289,7 @@ def group_factors(v: Vec, mean: Value, factors: Value, scale: Value, numbers: Va
         squares.set(v.fadd(squares.value, own))
 
     each(add_squares)
-    factor = _reciprocal_root(v, _in_all_lanes(v, squares.value), of_group, epsilon)
+    factor = _reciprocal_root(v, in_all_lanes(v, squares.value, v.fadd), of_group, epsilon)
 
     def write(at: Value, mask: Value) -> None:
         v.store_masked(middle, means, at, mask)
@@ -333,15 +338,6 @@ def _added(v: Vec, sums: Sequence[Register]) -> Value:
     for other in sums[1:]:
         total = v.fadd(total, other.value)
     return total
-
-
-def _in_all_lanes(v: Vec, x: Value) -> Value:
-    """The sum of all lanes, in each of them."""
-    distance = v.lanes // 2
-    while distance:
-        x = v.fadd(x, v.shuffle(x, x, [lane ^ distance for lane in range(v.lanes)]))
-        distance //= 2
-    return x
 
 
 def _reciprocal_root(v: Vec, squares: Value, share: Value, epsilon: Value) -> Value:

@@ -1,4 +1,5 @@
-"""Pixels that lie together, in vectors: several at once, and a masked one for what is left of a row."""
+"""Pixels that lie together, in vectors: several at once, and a masked one for what is left of a row; and what
+all lanes of a vector make together."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 
 from convalgos.cpu.vectors.simd import Value, Vec
 
+LOWEST = -3.4028234663852886e38  # of float32: what a row of nothing but -inf is less than, and becomes NaN
 AT_ONCE = 4  # vectors of pixels, whose sums are independent of each other
 
 
@@ -37,3 +39,12 @@ def store_pixel_vector(v: Vec, value: Value, to: Value, at: Value, mask: Value) 
         v.store(value, to, at)
     else:
         v.store_masked(value, to, at, mask)
+
+
+def in_all_lanes(v: Vec, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
+    """All lanes combined, in each of them."""
+    distance = v.lanes // 2
+    while distance:
+        x = combine(x, v.shuffle(x, x, [lane ^ distance for lane in range(v.lanes)]))
+        distance //= 2
+    return x

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import math
 
-from convalgos.cpu.elementwise.attention_kernels import LOWEST, in_all_lanes
-from convalgos.cpu.elementwise.pixel_vectors import each_pixel_vector, load_pixel_vector, store_pixel_vector
+from convalgos.cpu.elementwise.pixel_vectors import (
+    LOWEST,
+    each_pixel_vector,
+    in_all_lanes,
+    load_pixel_vector,
+    store_pixel_vector,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
