@@ -287,6 +287,29 @@ def test_softmax_over_channels_or_the_last_dimension(opset, foreign):
     assert len(compared(net.graph)) == 2
 
 
+@pytest.mark.parametrize("shape", [("n", 8, 9, 7), ("n", 8, "h", 7), ("n", 8, "h", "w")], ids=str)
+def test_sums_and_means_of_channels(shape):
+    b = Builder(shape)
+    x = b.conv(k=13)
+    y = [
+        b.node(op, x, np.int64([axis]), keepdims=kept)
+        for op, axis in (("ReduceSum", 1), ("ReduceMean", -3))
+        for kept in (0, 1)
+    ]
+    net = check(b.model(*y, b.node("ReduceSum", x, np.int64([2]))), numbers(SHAPE))  # the last one is foreign
+    foreign = [s for s in net.graph.steps if isinstance(s, Foreign)]
+    assert sum(len(s.region.operators) for s in foreign) == (1 if "w" not in shape else 3)
+    assert sum(isinstance(s, Convolution) for s in net.graph.steps) == 1 + 4 - 2 * ("w" in shape)
+
+
+def test_norms_of_rows():
+    b = Builder(("n", *SHAPE[1:]))
+    rows = b.node("Flatten", b.node("GlobalAveragePool", b.conv(k=24)))
+    y = b.node("LayerNormalization", rows, numbers(24), numbers(24), epsilon=1e-3)
+    net = check(b.model(b.node("Gemm", y, numbers((24, 5)))), numbers((3, *SHAPE[1:])))
+    assert not any(isinstance(s, Foreign) for s in net.graph.steps)
+
+
 def test_pads_become_borders_of_convolutions():
     b = Builder()
     around, w = np.int64([0, 0, 1, 2, 0, 0, 0, 1]), numbers((8, 8, 3, 3))

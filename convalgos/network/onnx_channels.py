@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from convalgos.network.graph import (
     LayerNormalization,
@@ -48,6 +48,13 @@ def by_last_dimension(node: OnnxNode, model: OnnxModel, make: Callable[[str, str
     ]
 
 
+def of_one_pixel(node: OnnxNode, make: Callable[[str, str], Sequence[Step]]) -> Steps:
+    """Steps of a node that takes (N, C), as those of maps of one pixel between two views."""
+    x, y = node.inputs[0], node.outputs[0]
+    of, made = f"{y}/maps", f"{y}/pixels"
+    return [View(node.name, (x,), of, (0, -1, 1, 1)), *make(of, made), View(node.name, (made,), y, (0, -1))]
+
+
 def moved_channels(node: OnnxNode, model: OnnxModel) -> Steps:
     """The channels of maps to the last dimension, or from there."""
     rank = rank_of(node, model)
@@ -61,7 +68,7 @@ def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
     """Over the last dimension, or as patterns found it over the channels of maps."""
     rank, axis = rank_of(node, model), node.attributes.get("axis", -1)
     of_maps = node.op == CHANNEL_NORM and axis % max(1, rank) == 1
-    if not 3 <= rank <= 5 or any(node.outputs[1:]) or not (of_maps or axis % rank == rank - 1):
+    if not 2 <= rank <= 5 or any(node.outputs[1:]) or not (of_maps or axis % rank == rank - 1):
         return None
     scale, shift = (model.constant(name) if name else None for name in (*node.inputs[1:], "", "")[:2])
     channels = (model.shape(node.inputs[0]) or ())[axis % rank]
@@ -70,9 +77,11 @@ def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
             return None
     epsilon = float(node.attributes.get("epsilon", 1e-5))
 
-    def norm(x: str, y: str) -> Steps:
+    def norm(x: str, y: str) -> list[Step]:
         return [LayerNormalization(node.name, (x,), y, scale, shift, epsilon)]
 
+    if rank == 2:
+        return of_one_pixel(node, norm)
     return norm(node.inputs[0], node.outputs[0]) if of_maps else by_last_dimension(node, model, norm)
 
 
@@ -95,12 +104,7 @@ def softmax(node: OnnxNode, model: OnnxModel) -> Steps:
     if rank < 2 or (model.opset < 13 and {*behind} - {1}):  # then over all dimensions from the axis on
         return None
     if rank == 2 and last:
-        maps, shares = f"{y}/maps", f"{y}/shares"
-        return [
-            View(node.name, (x,), maps, (0, -1, 1, 1)),
-            Softmax(node.name, (maps,), shares),
-            View(node.name, (shares,), y, (0, -1)),
-        ]
+        return of_one_pixel(node, lambda of, made: [Softmax(node.name, (of,), made)])
     if 3 <= rank <= 5 and axis == 1:
         return [Softmax(node.name, (x,), y)]
     if not last:

@@ -32,6 +32,7 @@ from convalgos.network.onnx_channels import (
     layer_norm,
     local_response_norm,
     moved_channels,
+    of_one_pixel,
     rank_of,
     softmax,
 )
@@ -42,6 +43,7 @@ from convalgos.network.onnx_moves import moved_elements, rolled_elements
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
 from convalgos.network.onnx_quantized import QUANTIZED
+from convalgos.network.onnx_reductions import reduced_mean, reduced_sum, sizes_after
 from convalgos.network.onnx_region import foreign_step
 from convalgos.network.onnx_resizing import resized
 from convalgos.network.onnx_selections import (
@@ -189,20 +191,6 @@ def _pool(reduction: str) -> Maker:
     return make
 
 
-def _reduce_mean(node: OnnxNode, model: OnnxModel) -> Steps:
-    """The mean of whole maps."""
-    axes, rank = model.axes(node), rank_of(node, model)
-    if axes is None or not 3 <= rank <= 5 or sorted(a % rank for a in axes) != [*range(2, rank)]:
-        return None
-    if node.attributes.get("keepdims", 1):
-        return [Pooling(node.name, (node.inputs[0],), node.outputs[0], "mean")]
-    mean = f"{node.outputs[0]}/kept"
-    return [
-        Pooling(node.name, (node.inputs[0],), mean, "mean"),
-        View(node.name, (mean,), node.outputs[0], (0, 0)),
-    ]
-
-
 def _view(node: OnnxNode, model: OnnxModel) -> Steps:
     """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
     old = model.shape(node.inputs[0])
@@ -218,24 +206,15 @@ def _view(node: OnnxNode, model: OnnxModel) -> Steps:
         return None
     elif node.op == "Squeeze":
         gone = {a % len(old) for a in axes}
-        new = _sizes_after([(i, n) for i, n in enumerate(old) if i not in gone])
+        new = sizes_after([(i, n) for i, n in enumerate(old) if i not in gone])
     else:
         rank = len(old) + len(axes)
         one = {a % rank for a in axes}
         rest = iter(enumerate(old))
-        new = _sizes_after([(-1, 1) if i in one else next(rest) for i in range(rank)])
+        new = sizes_after([(-1, 1) if i in one else next(rest) for i in range(rank)])
     if new is None or not len(new):
         return None
     return [View(node.name, (node.inputs[0],), node.outputs[0], tuple(map(int, new)))]
-
-
-def _sizes_after(kept: list[tuple[int, Any]]) -> list[int] | None:
-    """The shape of a view: (dimension of x that it was, size) of each of its dimensions."""
-    sizes = [0 if i == at else n for at, (i, n) in enumerate(kept)]
-    open_sizes = [at for at, n in enumerate(sizes) if not isinstance(n, int)]
-    if len(open_sizes) > 1:
-        return None
-    return [-1 if at in open_sizes else n for at, n in enumerate(sizes)]
 
 
 def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -274,14 +253,11 @@ def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
 
 def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
     """w (K, C) times each row of (N, C), as steps."""
-    x, y = node.inputs[0], node.outputs[0]
-    before, after = f"{y}/maps", f"{y}/pixels"
     filters = w[:, :, None, None]  # (K, C, 1, 1)
-    return [
-        View(node.name, (x,), before, (0, -1, 1, 1)),
-        Convolution(node.name, (before,), after, filters, bias, (1, 1), ((0, 0), (0, 0)), (1, 1)),
-        View(node.name, (after,), y, (0, -1)),
-    ]
+    return of_one_pixel(
+        node,
+        lambda x, y: [Convolution(node.name, (x,), y, filters, bias, (1, 1), ((0, 0), (0, 0)), (1, 1))],
+    )
 
 
 def _concat(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -323,7 +299,8 @@ MAKERS: dict[str, Maker] = {
     "GlobalMaxPool": _global_pool("max"),
     "MaxPool": _pool("max"),
     "AveragePool": _pool("mean"),
-    "ReduceMean": _reduce_mean,
+    "ReduceMean": reduced_mean,
+    "ReduceSum": reduced_sum,
     "Resize": resized,
     "Upsample": resized,
     "Flatten": _view,
