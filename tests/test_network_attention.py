@@ -178,6 +178,43 @@ def test_attention_of_a_model(heads, depth, rows, mask, tmp_path):
     assert np.array_equal(Network.load(tmp_path / "net.cal")(x), y)
 
 
+@pytest.mark.parametrize("scores", ["b h i d, b h j d -> b h i j", "bhdi,bhjd->bhij", "bhid,bhdj->bhij"])
+def test_products_that_are_named_by_letters(scores):
+    build = Builder((2, 5, 6))
+    q, k, v = qkv(build, "x", 2, 3)
+    first, second = scores.partition("->")[0].replace(" ", "").split(",")
+    q = q if first == "bhid" else build.node("Transpose", q, perm=[0, 1, 3, 2])
+    k = k if second == "bhjd" else build.node("Transpose", k, perm=[0, 1, 3, 2])
+    shares = build.node("Softmax", build.node("Einsum", q, k, equation=scores))
+    y = build.node("Einsum", shares, v, equation="bhij,bhjd->bhid")
+    trace = build.node("Einsum", y, y, equation="bhid,bhid->bhi")  # is none
+    model = build.model(build.node("Relu", y), trace)
+    check_model(model, numbers((2, 5, 6)))
+    steps = from_onnx(model).graph.steps
+    assert sum(isinstance(step, Attention) for step in steps) == 1
+    assert [step.region.operators for step in steps if isinstance(step, Foreign)] == [["Einsum"]]
+
+
+def test_windows_of_maps():
+    """Divided into windows, channels last, and put together again."""
+    build = Builder(("n", 6, 8, 15))
+    windows = build.node("Reshape", build.conv(c=6, k=6), np.int64([0, 6, 2, 4, 3, 5]))
+    windows = build.node("Transpose", windows, perm=[0, 2, 4, 3, 5, 1])
+    rows = build.node(
+        "Relu", build.node("MatMul", build.node("Reshape", windows, np.int64([-1, 20, 6])), numbers((6, 6)))
+    )
+    windows = build.node("Reshape", rows, np.int64([-1, 2, 3, 4, 5, 6]))
+    back = build.node(
+        "Reshape", build.node("Transpose", windows, perm=[0, 5, 1, 3, 2, 4]), np.int64([0, 6, 8, 15])
+    )
+    model = build.model(build.conv(back, c=6, k=7))
+    for batch in (1, 3):
+        check_model(model, numbers((batch, 6, 8, 15)))
+    steps = from_onnx(model).graph.steps
+    assert not any(isinstance(step, Foreign) for step in steps)
+    assert sum(isinstance(step, Rearrangement) for step in steps) == 2
+
+
 def test_what_is_no_attention_stays():
     """Scores that others read, a softmax of another dimension, and a bias that scores are broadcast over."""
     for form in ("read", "axis", "bias"):

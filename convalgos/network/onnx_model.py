@@ -18,6 +18,7 @@ import numpy as np
 from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
+from convalgos.network.onnx_einsum import with_products_spelled_out
 from convalgos.network.onnx_file import Weights, read_onnx_file
 from convalgos.network.onnx_folding import fold_constants
 from convalgos.network.onnx_order import captured_by, with_nodes_in_order
@@ -275,7 +276,7 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    proto = _with_open_sizes(with_nodes_in_order(proto))
+    proto = with_products_spelled_out(_with_open_sizes(with_nodes_in_order(proto)))
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read

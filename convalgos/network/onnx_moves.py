@@ -8,7 +8,7 @@ import numpy as np
 
 from convalgos.core.moves import Move
 from convalgos.network.attention import Rearrangement
-from convalgos.network.graph import View
+from convalgos.network.graph import Transpose, View, channels_from_last, channels_to_last
 from convalgos.network.onnx_channels import Steps, rank_of
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 
@@ -17,6 +17,8 @@ def moved_elements(node: OnnxNode, model: OnnxModel) -> Steps:
     """Of a Transpose, Gather, Slice or Pad, where its numbers are constant; None of others."""
     if not rank_of(node, model):
         return None
+    if node.op == "Transpose" and (made := _windows(node, model)) is not None:
+        return made
     of = {"Transpose": _transposed, "Gather": _one_taken, "Slice": _sliced, "Pad": _not_padded}.get(node.op)
     moves = None if of is None else of(node, model)
     if moves is None:
@@ -48,6 +50,34 @@ def _transposed(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     rank = rank_of(node, model)
     order = tuple(node.attributes.get("perm", range(rank)[::-1]))
     return [("transpose", order)] if rank > 2 and order[-1] == rank - 1 else None
+
+
+def _windows(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of maps in more dimensions than they have, as windows of pixels: channels go to the last one, or come
+    from there, while others change places."""
+    x, y, rank = node.inputs[0], node.outputs[0], rank_of(node, model)
+    order = tuple(node.attributes.get("perm", range(rank)[::-1]))
+    before, after = ([n for n in (model.shape(name) or ())[1:] if isinstance(n, int)] for name in (x, y))
+    if rank < 4 or order[0] or not len(before) == len(after) == rank - 1 or 0 in before:
+        return None
+    names = [f"{y}/{part}" for part in ("pixels", "last", "rows")]
+    if order[-1] == 1:
+        moves = (("transpose", (0, *(i - 1 for i in order[1:-1]), rank - 1)),)
+        return [
+            View(node.name, (x,), names[0], (0, before[0], -1)),
+            Transpose(node.name, (names[0],), names[1], channels_to_last(3)),
+            View(node.name, (names[1],), names[2], (0, *before[1:], before[0])),
+            Rearrangement(node.name, (names[2],), y, moves),
+        ]
+    if order[1] == rank - 1:
+        moves = (("transpose", (0, *order[2:], rank - 1)),)
+        return [
+            Rearrangement(node.name, (x,), names[0], moves),
+            View(node.name, (names[0],), names[1], (0, -1, before[-1])),
+            Transpose(node.name, (names[1],), names[2], channels_from_last(3)),
+            View(node.name, (names[2],), y, (0, *after)),
+        ]
+    return None
 
 
 def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
