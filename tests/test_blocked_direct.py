@@ -24,6 +24,8 @@ LAYERS = [
     "n1 c8 d4 h5 w6 k16 t3 r1 s3 p1,0,1 dilation1,1,2 float64",
 ]
 ATROUS = [  # most of their taps read padding alone
+    "n1 c64 h3 w35 k32 r5 s3 p16,20:22 dilation8,20",  # more columns of outputs than of inputs
+    "n2 c160 d3 h9 w14 k16 t1 r3 s3 p0,8,12 dilation1,8,12",
     "n2 c160 h9 w14 k48 r3 s3 p8,12 dilation8,12",  # passes that end with a tap
     "n1 c256 h11 w7 k64 r3 s5 p6,8 dilation6,4 stride2,1 groups2",
     "n1 c64 h4 w33 k16 r3 s3 p3,24 dilation3,24 stride1,2",
@@ -54,15 +56,16 @@ def test_taps_that_read_padding_alone_are_passed_over(text):
     problem = blocked(text)
     cut = blocked_cut(problem)[1]
     assert cut.by_tap and not cut.copied
-    x = np.arange(problem.spatial[0])  # rows of the map
-    first = np.arange(problem.spatial_out[0]) * problem.stride[0] - problem.padding[0][0]
-    read = np.isin(first[:, None] + np.arange(3) * problem.dilation[0], x)  # (P, R)
-    begin, end = reached_taps(problem.as_3d, 1).T
-    assert np.array_equal(read, (np.arange(3) >= begin[:, None]) & (np.arange(3) < end[:, None]))
+    p = problem.as_3d
+    first = np.arange(p.spatial_out[1]) * p.stride[1] - p.padding[1][0]
+    taps = np.arange(p.kernel[1])
+    read = np.isin(first[:, None] + taps * p.dilation[1], np.arange(p.spatial[1]))  # (P, R)
+    begin, end = reached_taps(p, 1).T
+    assert np.array_equal(read, (taps >= begin[:, None]) & (taps < end[:, None]))
 
 
 def test_a_plan_for_maps_whose_taps_all_read_has_another_filter():
-    small = blocked(ATROUS[0])
+    small = blocked(ATROUS[2])
     large = small.replace(x_shape=(1, small.C, 40, 50))
     for before, after in ((small, large), (large, small)):
         known, plan = direct.Direct().plan(before), direct.Direct().plan(after)

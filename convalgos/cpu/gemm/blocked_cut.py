@@ -115,12 +115,13 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
 
     def reached_fields(self) -> dict[str, int | np.ndarray]:
         """What `reached_tiles.pass_of_tile` finds in a record."""
-        p, (*_, h, w) = self.problem, self.strides
+        p = self.problem
+        *_, h, w = map_strides(p.y_layout, p.K, p.spatial_out)
         found: dict[str, int | np.ndarray] = dict.fromkeys(REACHED_FIELDS.split(), 0)
         if self.by_tap:
             found |= {"tap_entries": p.w_shape[1] // self.unit, "taps_w": p.kernel[2]}
             found |= {"row_taps": reached_taps(p, 1), "column_taps": reached_taps(p, 2)}
-            found |= {"tile_row": self.steps[1] * h, "tile_column": p.stride[2] * w}
+            found |= {"tile_row": h, "tile_column": w}
         return found
 
     @property

@@ -140,7 +140,7 @@ def sum_row_tiles(
     i = 0
     while tile[i].kernel >= 0:
         if a.tap_entries:
-            now = pass_of_tile(a, row, tile[i].x, entry, entries)
+            now = pass_of_tile(a, row, tile[i].y, entry, entries)
         if now.reads:
             to = y + tile[i].y * a.size
             begin, limits = 1 + a.adds if now.begins else 0, a.unlimited

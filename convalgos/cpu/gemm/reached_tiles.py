@@ -94,14 +94,14 @@ class TilePass(NamedTuple):
 
 
 @jit.helper
-def pass_of_tile(a: Any, row: int, x: int, entry: int, entries: int) -> TilePass:
-    """Of the entries of a tap from one on, for a tile of outputs in a row of the map.
+def pass_of_tile(a: Any, row: int, y: int, entry: int, entries: int) -> TilePass:
+    """Of the entries of a tap from one on, for a tile of a block whose outputs begin in a row of the map.
 
-    x: elements from where the block of the tile begins to read.
+    y: elements from the first output of the block to that of the tile.
     """
     rows = carray(pointer(a.row_taps), 1, np.int64)
     columns = carray(pointer(a.column_taps), 1, np.int64)
-    i, j = 2 * (row + x // a.tile_row), 2 * (x % a.tile_row // a.tile_column)
+    i, j = 2 * ((row + y // a.tile_row) % a.p), 2 * (y % a.tile_row // a.tile_column)
     tap = entry // a.tap_entries
     r, s = tap // a.taps_w, tap % a.taps_w
     reads = rows[i] <= r and r < rows[i + 1] and columns[j] <= s and s < columns[j + 1]
