@@ -135,13 +135,25 @@ def test_saturated_images_are_summed():
     x = np.full((60, 60), 255, np.uint8)
     w = np.random.default_rng(11).random((13, 14))
     w /= w.sum()
-    assert np.array_equal(ca.ndimage.correlate(x, w), scipy.ndimage.correlate(x, w))
-    assert not len(plans)
+    for saturated in (x, x, x // 2):
+        plans.clear()
+        assert np.array_equal(ca.ndimage.correlate(saturated, w), scipy.ndimage.correlate(saturated, w))
+    assert not len(plans)  # by the first one a transform was tried
+    noise = np.random.default_rng(12).integers(0, 255, x.shape, np.uint8)
+    assert np.array_equal(ca.ndimage.correlate(noise, w), scipy.ndimage.correlate(noise, w))
+    assert len(plans)
+
+
+def test_weights_of_many_bytes_are_told_by_all():
+    x, w = input_of(np.random.default_rng(13), (50, 60), "d"), np.random.default_rng(14).random((31, 33))
+    for place in range(0, w.size, 97):
+        w.flat[place] += 1
+        np.testing.assert_allclose(ca.ndimage.correlate(x, w), scipy.ndimage.correlate(x, w), atol=1e-10)
 
 
 def test_small_windows_are_summed(monkeypatch):
     monkeypatch.undo()
-    x = np.ones((64, 64), np.float32)
+    x = np.ones((32, 32), np.float32)
     for w in (np.ones((3, 3)), np.ones((31, 31)), np.eye(31), np.random.default_rng(1).random((31, 31))):
         ca.ndimage.correlate(x, w)
     assert not len(plans)

@@ -262,12 +262,10 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
     laid = arrays.is_laid(output.flags) and output.dtype.isnative
     if laid and not np.may_share_memory(output, source):
         write(source, output)
-        if source is x:
-            known_calls.tell_filled(x, output, write)
-        return output
-    own = np.empty(output.shape, output.dtype.newbyteorder("="))
-    write(source, own)
-    output[...] = own
+    else:
+        output[...] = known_calls.filled_apart(source, output.dtype.newbyteorder("="), write)
+    if laid and source is x:
+        known_calls.tell_filled(x, output, write)
     return output
 
 

@@ -25,7 +25,10 @@ Write = Callable[[np.ndarray, np.ndarray], None]  # (x, y): fills y, an array ap
 PLAIN = frozenset((int, float, bool, str, type(None), type))  # of values that are what they hold
 WRITTEN, MARKED = "output", "footprint"  # arguments that are arrays; with the latter no call is kept
 COUNT = 256  # calls that are kept; the first of them goes for one more
-MOST = 1 << 12  # bytes of an array of weights that is kept with its call
+MOST = 1 << 18  # bytes of an array of weights that is kept with its call,
+FEW = 1 << 12  # and of one up to which they are not counted by themselves:
+LARGE_COUNT = 16  # calls with more, of which the first goes for one more
+LOOKED_AT = 256  # bytes of many that stand for all in a hash
 SMALL = 1 << 14  # bytes of a result that may begin anywhere
 
 _kept: dict[Hashable, tuple[Write, np.dtype]] = {}
@@ -50,7 +53,7 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
                 pass
             elif type(y) in PLAIN:
                 key = _key(function, args, kwargs)
-            elif _is_apart(y, args[0]):  # whatever else it holds is overwritten
+            elif _is_filled(y, args[0]):  # whatever else it holds is overwritten
                 if len(args) > written:
                     read: Any = (*args[:written], None, *args[written + 1 :])
                     key = _key(function, read, kwargs, y.dtype)
@@ -63,6 +66,9 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
             write, dtype = known
             if type(y) is not np.ndarray:
                 y = new_array(x.shape, dtype)
+            elif not _is_apart(y, x):
+                y[...] = filled_apart(x, dtype, write)
+                return y
             write(x, y)
             return y
         outer, _this.told = getattr(_this, "told", None), []
@@ -93,12 +99,22 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return allocator.aligned_empty(count, dtype, idles=True).reshape(shape)
 
 
-def _is_apart(y: Any, x: np.ndarray) -> bool:
-    """Whether y is an array that is filled where it lies, of x's shape and apart from it in memory."""
+def filled_apart(x: np.ndarray, dtype: np.dtype, write: Write) -> np.ndarray:
+    """What `write` makes of x, in an array of its own."""
+    own = new_array(x.shape, dtype)
+    write(x, own)
+    return own
+
+
+def _is_filled(y: Any, x: np.ndarray) -> bool:
+    """Whether y is an array that is filled where it lies, of x's shape."""
     if type(y) is not np.ndarray or y.shape != x.shape or not y.dtype.isnative:
         return False
-    if not (arrays.is_laid(y.flags) and y.flags.writeable):
-        return False
+    return arrays.is_laid(y.flags) and y.flags.writeable
+
+
+def _is_apart(y: np.ndarray, x: np.ndarray) -> bool:
+    """Whether both share no memory."""
     both_own = y.base is None and x.base is None and y is not x
     return both_own or not np.may_share_memory(y, x)
 
@@ -128,14 +144,37 @@ def _part(given: Any) -> tuple[Any, ...] | None:
     if kind in PLAIN:
         return kind, given
     if kind is np.ndarray and given.nbytes <= MOST and given.dtype.kind != "O":
-        return given.shape, given.dtype, given.tobytes()
+        held = given.tobytes()
+        return given.shape, given.dtype, held if len(held) <= FEW else _Numbers(held)
     if kind in (tuple, list) and PLAIN.issuperset(types := tuple(map(type, given))):
         return types, tuple(given)
     return None
 
 
-def _keep(key: Hashable, write: Write, dtype: np.dtype) -> None:
+class _Numbers:
+    """Many bytes, told apart by all, and found again by some of them."""
+
+    __slots__ = ("_held", "_some")
+
+    def __init__(self, held: bytes):
+        self._held, self._some = held, hash(held[:: len(held) // LOOKED_AT | 1])
+
+    def __hash__(self) -> int:
+        return self._some
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Numbers) and self._held == other._held
+
+
+def _keep(key: Any, write: Write, dtype: np.dtype) -> None:
     with _lock:
         while len(_kept) >= COUNT:
             _kept.pop(next(iter(_kept)))
+        large = [k for k in _kept if _is_large(k)] if _is_large(key) else []
+        for old in large[: len(large) + 1 - LARGE_COUNT]:
+            _kept.pop(old)
         _kept[key] = write, dtype
+
+
+def _is_large(key: Any) -> bool:
+    return any(type(part) is tuple and type(part[-1]) is _Numbers for part in key[-1] if part)

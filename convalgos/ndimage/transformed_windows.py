@@ -15,38 +15,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache, also_forget
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, OUTSIDE
-from convalgos.cpu.filtering.windows import WindowFilter, correlate_windows, sum_type
+from convalgos.cpu.filtering.windows import WindowFilter, sum_type
+from convalgos.ndimage import known_calls
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
 Array = np.ndarray[Any, Any]
-FEWEST_TAPS, FEWEST_PRODUCTS = 100, 1 << 24  # for which transforms are asked for their time at all
-# Zen 4: the share of the peak that direct sums reach, by their order, and passes over the array beside a
-# transform, each as long as the memory takes: to look for what is not finite, and to make integers exact.
-SHARE = {FUSED: 0.85, IN_ORDER: 0.65, CLOSE: 0.65}
+FEWEST_TAPS, FEWEST_PRODUCTS = 100, 1 << 21  # for which transforms are asked for their time at all
+# The share of the peak that direct sums reach, by their order (Sapphire Rapids; a fifth more on Zen 4), and
+# passes over the array beside a transform, each as long as the memory takes: to look for what is not finite,
+# and to make integers exact; Zen 4. CALLS: seconds of Python around all these.
+SHARE = {FUSED: 0.7, IN_ORDER: 0.5, CLOSE: 0.3}
 PASSES_OF_FLOATS, PASSES_OF_INTEGERS = 2, 5
+CALLS_OF_FLOATS, CALLS_OF_INTEGERS = 1.5e-5, 5e-5
+HELD = 4 << 20  # bytes of a spectrum that is kept from one call to the next
 PASSES_OF_PIXELS = 12  # more, to sort elements by the axes behind the filter, and back
 GATHER = 1e-8  # seconds of a product that is summed again; Zen 4
 CERTAIN = 1 / 64  # error bound up to which a sum of integers is found by rounding
 SAMPLE = 32  # outputs of which none may be so near to a whole number that its order decides
 FINE = 1024  # parts of 1, of which weights are that give whole sums too often
+TRANSFORMS = "cpu.fft", "cpu.fft_planes", "cpu.fft_tiles"
 CHUNK = 1 << 16  # elements that are looked at, or gathered, at once
 
 
 class DenseFilter:
-    """`correlate_windows` of arrays of a shape and two types, by sums or by transforms."""
+    """`WindowFilter` of arrays of a shape and two types, by sums or by transforms."""
 
     def __init__(
         self, shape: Shape, x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float
@@ -59,7 +66,7 @@ class DenseFilter:
         if self._sums is None:
             return
         way = self._way(self._sums)
-        if way is None or not _transformed(x, self._w, y, self._axes, self._fill, way):
+        if way is None or not way.fills(x, y):
             self._sums(x, y)
 
     def _way(self, sums: WindowFilter) -> _Transform | None:
@@ -72,15 +79,81 @@ class DenseFilter:
         return self._ways[made_for]
 
 
-class _Transform(NamedTuple):
-    """What transforms do in the place of sums."""
+class _Transform:
+    """A transform in the place of sums: what does not depend on what arrays hold. Many threads may call it.
 
-    problem: ConvProblem
-    found: Candidate
-    dtype: np.dtype  # of transforms
-    is_float: bool  # and so are both arrays
-    is_whole: bool  # integers by integers
-    summed: float  # seconds of the sums
+    Args:
+        found: the algorithm.
+        y: the type of the output.
+        dtype: of transforms.
+        summed: seconds of the sums.
+    """
+
+    def __init__(
+        self, found: Candidate, x: np.dtype, y: np.dtype, dtype: np.dtype, w: Array,
+        axes: Sequence[AxisWindow], fill: float, summed: float,
+    ):  # fmt: skip
+        self._found, self._dtype, self._summed = found, dtype, summed
+        self._w, self._axes, self._fill = w, axes, fill
+        self._total, self._count = float(np.abs(w).sum()), np.count_nonzero(w)
+        self._whole = _are_whole(x, w, fill)
+        self._cut_off = not self._whole and not x.kind == y.kind == "f"
+        self._crowded = False  # whether too many sums of the last array were near whole numbers
+        self._prepared: tuple[Plan, PreparedFilter] | None = None  # by which plan
+        nothing = [AxisWindow(axis.size) for axis in axes]
+        # numbers are converted as those of direct sums are
+        self._convert = None if y == dtype else WindowFilter(np.ones([1] * w.ndim), dtype, y, nothing, 0.0)
+
+    def fills(self, x: Array, y: Array) -> bool:
+        """Fill y, unless the data are such that sums are the faster way to the same numbers."""
+        most = _largest_sum(x, self._w.size, self._total, self._fill, self._dtype)
+        error = self._found.error_bound * most
+        if not math.isfinite(most) or (self._whole and error > CERTAIN):
+            return False
+        if self._cut_off:
+            error += float(np.finfo(self._dtype).eps) * self._w.size * most  # of sums in order, too
+            if self._crowded:
+                sample = np.linspace(0, y.size - 1, SAMPLE, dtype=np.int64)
+                self._crowded = bool(len(_near_whole(self._in_order(x, sample), error)))
+                if self._crowded:
+                    return False  # as where an image is saturated
+        z = y if self._convert is None else np.empty(y.shape, self._dtype)
+        self._run(x.astype(self._dtype, copy=False), z)
+        if self._whole:
+            np.rint(z, out=z)
+        elif self._cut_off:
+            near = _near_whole(z.reshape(-1), error)
+            self._crowded = bool(GATHER * len(near) * self._count > self._summed)
+            if self._crowded:
+                return False
+            z.reshape(-1)[near] = self._in_order(x, near)
+        if self._convert is not None:
+            self._convert(z, y)
+        return True
+
+    def _in_order(self, x: Array, places: Array) -> Array:
+        return _summed_in_order(x, self._w, self._axes, self._fill, places)
+
+    def _run(self, x: Array, z: Array) -> None:
+        problem = self._found.problem
+        plan = plans.find(problem)
+        if plan is None:
+            plan = choose.plan_candidate(self._found, Constraints())
+            plans.add(problem, plan)
+        prepared = self._prepared
+        if prepared is None or prepared[0] is not plan:
+            prepared = plan, plan.prepare(self._w.astype(self._dtype).reshape(problem.w_shape))
+            self._prepared = prepared if _is_held(self._found) else None
+        w = prepared[1]
+        spanned = _spanned(self._w.shape)
+        inner, behind = math.prod(x.shape[spanned]), math.prod(x.shape[spanned.stop :])
+        # a copy where pixels have elements
+        sorted_x = x.reshape(-1, inner, behind).swapaxes(1, 2).reshape(problem.x_shape)
+        if behind == 1:
+            plan(sorted_x, w, out=z.reshape(problem.y_shape))
+        else:
+            sorted_z = plan(sorted_x, w).reshape(-1, behind, inner)
+            z.reshape(-1, inner, behind)[...] = sorted_z.swapaxes(1, 2)
 
 
 def _transform_of(
@@ -92,50 +165,21 @@ def _transform_of(
         return None
     size, order = sum_type(x, y, w, fill)
     floats = x.kind == y.kind == "f"
-    whole = x.kind in "bui" and fill.is_integer() and _on_grid(w, 1)
-    if not floats and not whole and (y.kind not in "iu" or _on_grid(w, FINE)):
+    if not floats and not _are_whole(x, w, fill) and (y.kind not in "iu" or _on_grid(w, FINE)):
         return None  # SciPy's last bit is wanted, or too many sums are whole numbers
     dtype = np.dtype(f"f{size}" if floats else "f8")
     problem = _problem(w.shape, axes, fill, dtype.name)
     found = None if problem is None else _fastest(problem, made_for)
-    if problem is None or found is None:
+    if found is None:
         return None
     summed = _seconds_of_sums(w, outputs, size, order)
     passes = PASSES_OF_FLOATS if floats else PASSES_OF_INTEGERS
     passes += PASSES_OF_PIXELS if w.shape[-1] == 1 else 0
     beside = passes * dtype.itemsize * outputs / devices.figures("cpu").bandwidth
+    beside += CALLS_OF_FLOATS if floats else CALLS_OF_INTEGERS
     if found.estimate_s + beside > summed:
         return None
-    return _Transform(problem, found, dtype, floats, whole, summed)
-
-
-def _transformed(
-    x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float, way: _Transform
-) -> bool:
-    """Fill y by a transform, unless the data are such that sums are the faster way to the same numbers."""
-    problem, found, dtype, floats, whole, summed = way
-    most = _largest_sum(x, w, fill, dtype)
-    error = found.error_bound * most
-    if not math.isfinite(most) or (whole and error > CERTAIN):
-        return False
-    cut_off = not floats and not whole
-    if cut_off:
-        error += float(np.finfo(dtype).eps) * w.size * most  # what sums in order may be wrong by, too
-        sample = np.linspace(0, y.size - 1, SAMPLE, dtype=np.int64)
-        if len(_near_whole(_summed_in_order(x, w, axes, fill, sample), error)):
-            return False  # there will be too many, as where an image is saturated
-    z = y if y.dtype == dtype else np.empty(y.shape, dtype)
-    _run(problem, found, x.astype(dtype, copy=False), w.astype(dtype), z)
-    if whole:
-        np.rint(z, out=z)
-    elif cut_off:
-        near = _near_whole(z.reshape(-1), error)
-        if GATHER * len(near) * np.count_nonzero(w) > summed:
-            return False
-        z.reshape(-1)[near] = _summed_in_order(x, w, axes, fill, near)
-    if z is not y:  # numbers are converted as those of direct sums are
-        correlate_windows(z, np.ones([1] * z.ndim), y, [AxisWindow(n) for n in y.shape], 0.0)
-    return True
+    return _Transform(found, x, y, dtype, w, axes, fill, summed)
 
 
 # --- the choice ------------------------------------------------------------------------------
@@ -168,15 +212,25 @@ def _spanned(taps: tuple[int, ...]) -> slice:
 @lru_cache(256)
 def _fastest(problem: ConvProblem, made_for: Setting) -> Candidate | None:
     """The transform that is predicted to be the fastest, if one serves."""
-    limits = Constraints(allow=("cpu.fft", "cpu.fft_planes", "cpu.fft_tiles"), weights_constant=False)
-    return next(iter(choose.close_candidates(problem, "cpu", limits, 1.0)), None)
+    for is_held in (True, False):
+        limits = Constraints(allow=TRANSFORMS, weights_constant=is_held)
+        found = next(iter(choose.close_candidates(problem, "cpu", limits, 1.0)), None)
+        if found is None or _is_held(found):
+            break
+    return found
+
+
+def _is_held(found: Candidate) -> bool:
+    """Whether the spectrum of a filter is kept from one call to the next, with what is known of the call."""
+    p = found.problem
+    return found.algorithm.filter_bytes(p) <= HELD and math.prod(p.w_shape) * 8 <= known_calls.MOST
 
 
 also_forget(_fastest.cache_clear)
 
 
 def _seconds_of_sums(w: Array, outputs: int, size: int, order: int) -> float:
-    """How long `correlate_windows` is predicted to take."""
+    """How long a `WindowFilter` is predicted to take."""
     machine = devices.figures("cpu")
     products = int(np.count_nonzero(w))
     if order == FUSED and products == w.size and line_factors(w, size == 4) is not None:
@@ -190,36 +244,27 @@ def _on_grid(w: Array, parts: int) -> bool:
     return bool((w * parts == np.rint(w * parts)).all())
 
 
-def _largest_sum(x: Array, w: Array, fill: float, dtype: np.dtype) -> float:
-    """No sum is larger; not finite where a transform might overflow, or x has what is not finite."""
+def _are_whole(x: np.dtype, w: Array, fill: float) -> bool:
+    """Whether sums are those of integers by integers."""
+    return x.kind in "bui" and fill.is_integer() and _on_grid(w, 1)
+
+
+def _largest_sum(x: Array, taps: int, total: float, fill: float, dtype: np.dtype) -> float:
+    """No sum is larger; not finite where a transform might overflow, or x has what is not finite.
+
+    total: of the absolute values of weights.
+    """
     with np.errstate(invalid="ignore"):
         low, high = float(x.min()), float(x.max())
-    weights = float(np.abs(w).sum())
     largest = max(abs(low), abs(high), abs(fill)) + (low - low)  # NaN, which max may leave out
     # two transforms of blocks that are no larger than this
-    spectra = max(1.0, largest) * max(1.0, weights) * float(x.size + w.size) ** 2
-    return largest * weights if spectra < float(np.finfo(dtype).max) else math.inf
+    spectra = max(1.0, largest) * max(1.0, total) * float(x.size + taps) ** 2
+    return largest * total if spectra < float(np.finfo(dtype).max) else math.inf
 
 
 # --- what is computed ------------------------------------------------------------------------
 
 plans = PlanCache()
-
-
-def _run(problem: ConvProblem, found: Candidate, x: Array, w: Array, z: Array) -> None:
-    plan = plans.find(problem)
-    if plan is None:
-        plan = choose.plan_candidate(found, Constraints())
-        plans.add(problem, plan)
-    inner = x.shape[_spanned(w.shape)]
-    behind = math.prod(x.shape[_spanned(w.shape).stop :])
-    pixels = (-1, math.prod(inner), behind)
-    sorted_x = x.reshape(pixels).swapaxes(1, 2).reshape(problem.x_shape)  # a copy where pixels have elements
-    if behind == 1:
-        plan(sorted_x, w.reshape(problem.w_shape), out=z.reshape(problem.y_shape))
-    else:
-        sorted_z = plan(sorted_x, w.reshape(problem.w_shape)).reshape(-1, behind, pixels[1])
-        z.reshape(pixels)[...] = sorted_z.swapaxes(1, 2)
 
 
 def _near_whole(z: Array, error: float) -> Array:

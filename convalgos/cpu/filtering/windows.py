@@ -82,23 +82,16 @@ def _exact_bytes(x: np.dtype, y: np.dtype, w: Array, fill: float) -> int:
     return 0
 
 
-def correlate_windows(x: Array, w: Array, y: Array, axes: Sequence[AxisWindow], fill: float) -> None:
-    """Fill y, which is C-contiguous, of x's shape, and shares no memory with it.
+class WindowFilter:
+    """Correlations of arrays of one shape and two types. Many threads may call it at once.
+
+    The arrays have elements. A call as f(x, y) fills y. Both are C-contiguous and share no memory.
 
     Args:
-        x: C-contiguous, of a type in `line_elements.KINDS`.
         w: float64, one dimension for each of x's; elements of 0 are left out.
+        x, y: types in `line_elements.KINDS`.
         axes: those of x.
         fill: what lies beyond a "constant" boundary.
-    """
-    if y.size:
-        WindowFilter(w, x.dtype, y.dtype, axes, fill)(x, y)
-
-
-class WindowFilter:
-    """`correlate_windows` with all that does not depend on what arrays of a shape and two types hold.
-
-    Many threads may call it at once.
     """
 
     def __init__(self, w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float):
