@@ -1,5 +1,7 @@
 """Calls of `ndimage` that were made before: the same answers, and nothing kept that may be another thing."""
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -56,6 +58,41 @@ def test_arguments_that_are_only_equal_are_read():
     before = ca.ndimage.correlate1d(x, w)
     w[1] = 5
     np.testing.assert_array_equal(ca.ndimage.correlate1d(x, w), before + 4 * x)
+
+
+def test_recent_calls_are_told_by_every_argument():
+    """Calls of one filter by turns, each of them found by compiled code from the third time on."""
+    rng = np.random.default_rng(6)
+    x, w = rng.standard_normal((9, 12)), rng.standard_normal((3, 3))
+    y, z = np.empty((9, 12)), np.empty((9, 12), "f4")
+    axes = (1,)
+    calls = [
+        ((w,), {}), ((w + 1,), {}), ((w,), {"mode": "wrap"}), ((w, None, "wrap"), {}), ((w, y), {}),
+        ((w,), {"output": z}), ((w[0],), {"axes": axes}), ((), {"weights": w, "origin": 1}),
+    ]  # fmt: skip
+    for turn in range(5):
+        for given, named in calls:
+            for array in (x, x[::-1], x.astype("f4"), x[:, :7].copy(), x.astype(">f8")):
+                told, told_named = given, dict(named)
+                if array.shape != x.shape:
+                    told, told_named = given[:1], {k: v for k, v in named.items() if k != "output"}
+                expected = scipy.ndimage.correlate(array, *told, **told_named)
+                expected = expected.copy()
+                y[...], z[...] = np.nan, np.nan
+                found = ca.ndimage.correlate(array, *told, **told_named)
+                assert found.dtype == expected.dtype
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        x, w = rng.standard_normal((9, 12)), w if turn % 2 else w + 1
+    assert ca.ndimage.correlate(x, w, output=x) is x
+
+
+def test_what_is_filled_is_not_kept_alive():
+    x = np.arange(600.0).reshape(20, 30)
+    y = np.empty_like(x)
+    held = sys.getrefcount(y)
+    for _ in range(4):
+        ca.ndimage.uniform_filter(x, 3, output=y)
+    assert sys.getrefcount(y) == held
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "u1"])

@@ -136,4 +136,4 @@ def _real(
         return output_array(output, x)  # complex or not: SciPy asks no more of it
     y = real_output(output, x)
     correlated = DenseFilter(x.shape, x.dtype, y.dtype.newbyteorder("="), w, found, beyond)
-    return fill(y, x, correlated)
+    return fill(y, x, correlated.shortest)

@@ -48,6 +48,9 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
 
     passes = passes_of(x.shape, x.dtype, result.dtype.newbyteorder("="), tuple(read))
 
+    if len(passes) == 1 and result.dtype.kind != "b":
+        return arguments.fill(result, x, passes[0].run)
+
     def write(x: np.ndarray, y: np.ndarray) -> None:
         run_passes(passes, x, y)
         if y.dtype == np.bool_:

@@ -62,6 +62,12 @@ class DenseFilter:
         self._sums = WindowFilter(w, x, y, axes, fill) if math.prod(shape) else None
         self._ways: dict[Setting, _Transform | None] = {}  # of what settings were asked for
 
+    @property
+    def shortest(self) -> known_calls.Write:
+        """What does the same as a call, and is called faster."""
+        sums = self._sums
+        return self if sums is None or self._may_transform(sums) else sums.shortest
+
     def __call__(self, x: Array, y: Array) -> None:
         if self._sums is None:
             return
@@ -71,12 +77,16 @@ class DenseFilter:
 
     def _way(self, sums: WindowFilter) -> _Transform | None:
         """The transform that is predicted to be faster than sums, if any; found once for each setting."""
-        if sums.is_lines or self._w.size < FEWEST_TAPS:
+        if not self._may_transform(sums):
             return None
         made_for = setting()
         if made_for not in self._ways:
             self._ways[made_for] = _transform_of(*self._types, self._w, self._axes, self._fill, made_for)
         return self._ways[made_for]
+
+    def _may_transform(self, sums: WindowFilter) -> bool:
+        products = math.prod(axis.size for axis in self._axes) * self._w.size
+        return not sums.is_lines and self._w.size >= FEWEST_TAPS and products >= FEWEST_PRODUCTS
 
 
 class _Transform:

@@ -281,7 +281,7 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
     if np.can_cast(of, into) and beyond is not None:
         slide_all = Slides(shape, into, reduction, windows, beyond)
         if as_given:
-            return slide_all
+            return slide_all.shortest
         return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     exact = reduction != MEAN or of.kind == into.kind == "f"  # means of integers are no integers yet

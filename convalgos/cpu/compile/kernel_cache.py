@@ -52,6 +52,7 @@ TOOLKIT = (
     "cpu/vectors/microkernel.py",
     "cpu/vectors/atomics.py",
     "cpu/vectors/transpose.py",
+    "cpu/runtime/array_calls.py",
     "cpu/runtime/half.py",
     "cpu/runtime/plan.py",
     "cpu/runtime/worker_cores.py",

@@ -8,7 +8,7 @@ the digits of a floating-point type are exact in any order, and are fused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -121,6 +121,12 @@ class WindowFilter:
     def is_lines(self) -> bool:
         """Whether passes along lines do it, which take less time than any other way."""
         return bool(self._lines)
+
+    @property
+    def shortest(self) -> Callable[[Array, Array], None]:
+        """What does the same as a call, and is called faster."""
+        alone = self._lines or self._passes
+        return alone[0].run if len(alone) == 1 else self
 
     def __call__(self, x: Array, y: Array) -> None:
         if self._lines:

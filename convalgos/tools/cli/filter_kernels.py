@@ -17,7 +17,7 @@ from convalgos.cpu.filtering import (
     whole_sums,
     window_kernels,
 )
-from convalgos.cpu.runtime import record_launch
+from convalgos.cpu.runtime import recent_calls, record_launch
 from convalgos.cpu.vectors import simd
 
 
@@ -25,6 +25,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
     """(factory, what it is given) of filters along axes, whose sums are float32 or float64."""
     yield small_windows.filter_small, ()
     yield record_launch.launch_record, ()
+    yield recent_calls.find_call, ()
     yield small_windows.filter_lines_small, ()
     if "int8" in dtypes:
         for along, size in product((0, 1), (1, 2, 4, 8)):
