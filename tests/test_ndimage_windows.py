@@ -78,6 +78,7 @@ def test_footprints(dtype):
                 check(name, x, None, footprint=footprint, **how)
     check("maximum_filter", x, None, footprint=[[1, 0, 1]], axes=(1, 0), output=np.dtype("d"))
     check("maximum_filter", x, None, footprint=[1, 0, 1, 1], axes=0, origin=1)
+    check("minimum_filter", x, None, footprint=[[1, 0, 1, 1], [0, 1, 1, 1]], axes=(1, 0), origin=(-1, 1))
     check("maximum_filter", x, None, footprint=np.ones((2, 5)), axes=(1, 0), origin=(0, 2))
 
 

@@ -67,12 +67,15 @@ def slide_footprint(
 def origins_of(origin: Any, shape: Sequence[int], axes: Sequence[int]) -> list[int]:
     """Elements of a whole footprint before the place of the output, along each of its axes.
 
+    SciPy's rule: origins have the order of `axes`, or where these are all of the array, that of the array.
+
     Raises:
         InvalidArgument: an origin outside of it, or another number of them.
     """
     given = list(origin) if np.iterable(origin) else [origin] * len(axes)
     if len(given) != len(axes):
         raise InvalidArgument(f"origin={shown(origin)} must be one value or one for each of {len(axes)} axes")
+    axes = axes if len(axes) < len(shape) else range(len(shape))
     lows = [0] * len(shape)
     for axis, shift in zip(axes, given, strict=True):
         lows[axis] = shape[axis] // 2 + operator.index(shift)

@@ -30,7 +30,7 @@ MOST = 1 << 18  # bytes of an array of weights that is kept with its call,
 FEW = 1 << 12  # and of one up to which they are not counted by themselves:
 LARGE_COUNT = 16  # calls with more, of which the first goes for one more
 LOOKED_AT = 256  # bytes of many that stand for all in a hash
-SMALL = 1 << 14  # bytes of a result that may begin anywhere
+SMALL = 1 << 17  # bytes of a result that may begin anywhere: a place of its own takes 2 us
 
 _kept: dict[Hashable, tuple[Write, np.dtype]] = {}
 _all_recent: list[RecentCalls] = []  # of each function (threads, write, dtype of y, where y is or 0)

@@ -305,6 +305,8 @@ def slide_windows(SIZE: int, LANES: int, STORED: int, FORM: int, REDUCTION: int)
         scratch = a.scratch + task * a.scratch_bytes
         line, rows = scratch + a.line, scratch + a.addresses
         addresses = carray(pointer(rows), 1, np.int64)
+        # What vectors read behind the ends is no part of results, but slow where it happens to be denormal
+        simd.zero_bytes(line, a.prefix - a.line)
         copy_bytes(line - FILL, a.fill, SIZE)
         of_plane = a.strips * a.bands
         low, high = a.planes * of_plane * task // a.tasks, a.planes * of_plane * (task + 1) // a.tasks
