@@ -33,14 +33,14 @@ CHUNK = 16  # entries of a pass over a panel: 96 KiB of filters, which all tiles
 # Shares of L2, for the split input of a block, where the filter takes more than that, and where it does not
 ROOM, NEAR = 0.4, 0.12
 TRIED = 12  # numbers of blocks
-# Cycles of a thread in which float32 has its peak; Xeon (Granite Rapids)
+# Cycles of a thread in which float32 has its peak; Xeon (Sapphire Rapids), 616 layers of one to eight images
 TILE_BASE, TILE_ROW = 0.64, 0.0225  # of the products of a tile: over those of 16 rows, and of each row
 ALONE = 0.9  # more for a tile without a second one, whose sums wait for each other
-WAITING = 1.3  # times the products, as they wait for loads
-SPLIT = 18.0  # to split two vectors of a pixel,
-OUTPUT, CALLED = 7.0, 150.0  # of a vector of outputs, and of the sums of 2 x 2 tiles to begin and to end
-BEGUN = 8e-6  # seconds: small layers of networks take longer than they do one after the other
-FILTER_LINE = 9.0  # of a line of the filter that comes from beyond L2: hardly hidden by the products
+WAITING = 1.02  # times the products, as they wait for loads
+SPLIT, AHEAD = 23.0, 0.42  # to split two vectors of a pixel; times that between the products of another block
+OUTPUT = 8.4  # of a vector of outputs
+BEGUN = 7e-6  # seconds: small layers of networks take longer than they do one after the other
+FILTER_LINE = 2.4  # of a line of the filter that comes from beyond L2 beside the products
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,10 @@ def split_cycles(cut: SplitCut, threads: int, product: float = 16.0) -> float:
     tiles = -(-cut.outputs // cut.tile)
     paired = tiles + ALONE * (tiles % ACROSS)
     products = products_of_tile(cut) * product * WAITING * (TILE_BASE + TILE_ROW * cut.tile)
-    begun = CALLED * -(-tiles // ACROSS) * cut.panels * -(-cut.entries // CHUNK)
-    read = cut.plane_bytes / WIDTH * cut.channel_blocks * SPLIT
+    read = cut.plane_bytes / WIDTH * cut.channel_blocks * SPLIT * (AHEAD if cut.splits_ahead else 1.0)
     written = OUTPUT * tiles * cut.tile * cut.vectors
     blocks = math.prod(cut.blocks)
-    item = read + (paired * products + begun + written) / cut.parts
+    item = read + (paired * products + written) / cut.parts
     full = p.gemm_m / (blocks * cut.images * cut.rows * cut.columns)
     items = max(-(-blocks * cut.parts // threads) * full, blocks * cut.parts * full / threads)
     filters = filter_bytes(p) / cut.parts / 64 * FILTER_LINE

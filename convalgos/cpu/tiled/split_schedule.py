@@ -6,7 +6,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm.split_cut import ALONE, CALLED, TILE_BASE, TILE_ROW
+from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
 from convalgos.cpu.gemm.word_cost import word_peak
 from convalgos.cpu.gemm.word_tiles import ENGINES
@@ -23,6 +23,7 @@ WAIT, READ = (
     3.0,
     16.0,
 )  # tiles computed in the time that the filters of a box take to come from L3: see `cost`
+CALLED = 150.0  # cycles to begin and to end the sums of 2 x 2 tiles
 WAITING = 1.1  # times the products, as they wait for loads
 SPLIT, HIDDEN = 18.0, 0.5  # cycles to split two vectors of a row; times that between products
 PARTLY = 4.0  # times as long where channels do not fill entries: masks, and nothing hides it
