@@ -180,7 +180,9 @@ def test_candidates_are_those_of_the_machine_of_a_table():
     (there,) = {16, 32, 64} - {here.vector_bytes, 16 if here.vector_bytes > 16 else 64}
     other = replace(here, vector_bytes=there, threads=here.threads + 1, l2_bytes=here.l2_bytes // 2)
     seen = other_machine.survey_there(problems, other)
-    assert [[c.id for c in found] for found in seen] == [[c.id for c in found] for found in plain]
+    # but for matrix tiles, which need vectors of 64 bytes
+    ids = [[[c.id for c in found if "bf16x3" not in c.id] for found in of] for of in (seen, plain)]
+    assert ids[0] == ids[1]
     assert all(c.predicted > 0 for found in seen for c in found)
     assert [c.workspace_bytes for c in seen[0]] != [c.workspace_bytes for c in plain[0]]
     assert other_machine.survey_there(problems, here) == plain  # this process still plans for its own

@@ -107,8 +107,11 @@ def test_networks_pool_in_convolutions(tmp_path, shipped_figures):
     ):
         x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
         rows = net.explain(shape).rows
-        assert [row.name for row in rows if row.what == "pooled"] == pooled
-        left = ["d2", "e2", "e3", *(["f2"] if "f" not in pooled else [])]
+        # a machine may have faster tiles of odd sizes, in which no window of two fits
+        odd = {row.name for row in rows if row.what == "convolution" and ".f5x3" in row.algorithm}
+        assert {*pooled} & odd <= {"b"}
+        assert [row.name for row in rows if row.what == "pooled"] == [n for n in pooled if n not in odd]
+        left = [*(["b2"] if "b" in odd else []), "d2", "e2", "e3", *(["f2"] if "f" not in pooled else [])]
         assert [row.name for row in rows if row.what == "pooling"] == left
         assert not any(row.what == "pooled" for row in apart.explain(shape).rows)
         for y, right in zip(net(x), apart(x), strict=False):

@@ -14,6 +14,7 @@ from convalgos.select import algorithms_on
 RARE = {  # of kernels that random layers hardly have: large odd ones, 1x1 alone, long rows of single channels
     "cpu.winograd.nested.f6x7", "cpu.winograd.nested.f6x9", "cpu.strassen.s2", "cpu.strassen.s4",
     "cpu.fft_lines", "cpu.fft_planes",
+    "cpu.winograd.data.f2x5", "cpu.winograd.data.f4x5",  # strided 5x5 layers, of tests/test_winograd_data
     "cpu.polyphase",  # where costs, which differ by machine, send phases to several algorithms
 }  # fmt: skip
 SEED, PROBLEMS = 17, 5  # whose boxes are of all kinds, with AVX2 as with AVX-512

@@ -21,7 +21,7 @@ from convalgos.network.onnx_constants import computed
 
 INT64 = 7  # of TensorProto
 MOST = 64  # elements of a value that holds sizes
-MOST_FOLDED = 1 << 19  # elements of a constant that is computed,
+MOST_FOLDED = 1 << 21  # elements of a constant that is computed,
 GROWS = 4  # or so many times those of what it is computed from
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
 NOT_FOLDED = (  # begins of operators: of chance, and what makes of small weights large ones

@@ -51,12 +51,12 @@ def connected(scheduler: str) -> Iterator[Any]:
     with client:
         try:
             yield client
-        except (CancelledError, distributed.comm.CommClosedError) as error:
+        except (CancelledError, distributed.comm.CommClosedError):
             logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # its tries to get it back
             raise OSError(
                 f"--scheduler={scheduler}: the connection is lost; what was found until then is kept, and "
                 "the same command goes on from there"
-            ) from error
+            ) from None
         except distributed.KilledWorker as error:
             raise Unsupported(f"--scheduler={scheduler}: {error}") from None
 
