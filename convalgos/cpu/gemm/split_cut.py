@@ -239,8 +239,13 @@ def least_split_seconds(problem: ConvProblem, machine: Machine) -> float:
 
 def split_seconds(problem: ConvProblem, machine: Machine) -> float:
     """Predicted time of a run."""
-    rate = machine.peak_float32 / machine.threads / (4 * LANES)  # cycles in a second
-    operations = 2 * 16 * 16 * 32  # of the products of two tiles
-    product = rate * operations * machine.threads / word_peak(ENGINE, "bfloat16", machine)
+    rate, product = product_cycles(machine)
     cycles = split_cycles(split_cut(problem), machine.threads, product)
     return CALL + machine.launch + BEGUN + cycles / rate
+
+
+def product_cycles(machine: Machine) -> tuple[float, float]:
+    """Cycles of a thread in a second, and those of the products of two matrix tiles."""
+    rate = machine.peak_float32 / machine.threads / (4 * LANES)
+    operations = 2 * 16 * 16 * 32
+    return rate, rate * operations * machine.threads / word_peak(ENGINE, "bfloat16", machine)

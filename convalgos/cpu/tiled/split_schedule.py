@@ -6,23 +6,18 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
+from convalgos.cpu.gemm.split_cut import ALONE, ENGINE, TILE_BASE, TILE_ROW, product_cycles
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
 from convalgos.cpu.gemm.word_cost import word_peak
-from convalgos.cpu.gemm.word_tiles import ENGINES
 from convalgos.cpu.tiled.cost import MEMORY, BoxSchedule, overlapped
 from convalgos.cpu.vectors import matrix_tiles
 
-ENGINE = ENGINES["amx", "bfloat16"]
 PRODUCTS = 6  # of bfloat16, for one of float32
-PRODUCT_FLOPS = 2 * 16 * 16 * 32  # of two matrix tiles
 LEAST_PANELS = 4  # whose products hide that rows of the next point are split
 # Calibrated on a Xeon (AMX, L2 of 2 MiB).
 TARGETS = (16, 24, 32, 48, 64, 96, 128, 192)  # tiles of a box of one thread that are tried
-WAIT, READ = (
-    3.0,
-    16.0,
-)  # tiles computed in the time that the filters of a box take to come from L3: see `cost`
+# Tiles computed in the time that the filters of a box take to come from L3: see `cost`.
+WAIT, READ = 3.0, 16.0
 CALLED = 150.0  # cycles to begin and to end the sums of 2 x 2 tiles
 WAITING = 1.1  # times the products, as they wait for loads
 SPLIT, HIDDEN = 18.0, 0.5  # cycles to split two vectors of a row; times that between products
@@ -102,8 +97,7 @@ class SplitBoxSchedule(BoxSchedule):
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
     def product_seconds(self, machine: Machine) -> float:
-        rate = machine.peak_float32 / machine.threads / (4 * self.lanes)  # cycles in a second
-        product = rate * PRODUCT_FLOPS * machine.threads / word_peak(ENGINE, "bfloat16", machine)
+        rate, product = product_cycles(machine)
         tiles, begun = self.box_cycles
         panel = tiles * PRODUCTS * self.entries * self.vectors * product * WAITING + begun
         whole = self.problem.w_shape[1] % CHANNELS == 0
