@@ -51,6 +51,7 @@ class Algorithm(ABC):
     bounded_with: ClassVar[str] = ""  # those of one word here have one `least_of_all`, which is asked once
     patterns: ClassVar[tuple[str, ...]] = ()  # of `filter_patterns.KERNEL_PATTERNS`: it needs one of them
     casts: ClassVar[bool] = True  # converts data of 16 bits; not where filters lose a pattern when rounded
+    filter_waits: ClassVar[float] = 0.5  # times that filters are read from afar, less what sums hide of it
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
     @property
@@ -202,6 +203,15 @@ class Algorithm(ABC):
     def filter_bytes(self, problem: ConvProblem) -> int:
         """Of the prepared filter."""
         return problem.w_bytes
+
+    def seconds_between_layers(self, seconds: float, reading: float) -> float:
+        """Of a run whose x another layer wrote, and which finds no filters in the caches of the cores.
+
+        Args:
+            seconds: of a run behind runs of the same layer.
+            reading: the filters that those caches hold then, once.
+        """
+        return seconds + self.filter_waits * reading
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """Scratch that one run of the plan holds, beside x, y and the prepared filter."""

@@ -52,6 +52,11 @@ from convalgos.cpu.tiled.winograd_transforms import (
 
 ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
 
+# Where other layers run in turn (see `bf16x3`): times the seconds of split products, and of large tiles.
+SPLIT_BETWEEN = LARGE_BETWEEN = 1.05
+LARGE = 6  # outputs of a tile
+SPLIT_WAITS = 1.3  # times as long as for float32 is for filters that are split
+
 # --- shapes --------------------------------------------------------------------------------------
 
 
@@ -179,6 +184,12 @@ class Winograd(ReadsBorders, BoxAlgorithm):
         cut = self._schedule(problem)
         growth = amplification(self.m, self.r) ** cut.dims
         return error_of_tiles(problem, problem.eps, growth, cut.taps)
+
+    def seconds_between_layers(self, seconds: float, reading: float) -> float:
+        longer = (SPLIT_BETWEEN if self.split else 1.0) * (LARGE_BETWEEN if self.m >= LARGE else 1.0)
+        return super().seconds_between_layers(
+            longer * seconds, reading * (SPLIT_WAITS if self.split else 1.0)
+        )
 
     def plan(self, problem: ConvProblem) -> Plan:
         return WinogradPlan(problem, self, self._schedule(problem))

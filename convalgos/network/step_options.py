@@ -22,6 +22,7 @@ from convalgos.cpu.elementwise.attention import attention_seconds
 from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
+from convalgos.cpu.runtime.filter_reads import seconds_between_layers
 from convalgos.network.attention import Attention, Rearrangement
 from convalgos.network.compared import compared
 from convalgos.network.graph import (
@@ -57,9 +58,7 @@ LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
-# Times `bandwidth`, which is of reads and writes: filters of a network were read at 41 to 57 GB/s on a Xeon
-# (Granite Rapids) of which it is 15, beside sums that they are needed for.
-FILTER_READS = 3.0
+PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms
 GROWTH = 2.0  # of the work of a layer, up to which another shape keeps the algorithm
 FULL_BLOCKS = 0.5  # of a block of channels, which a map must fill to be worth laying out in blocks
 
@@ -210,17 +209,17 @@ class StepOptions:
         seconds = candidate.estimate_s
         if pooling is not None:
             seconds -= pooling_saves(candidate, pooling, self._machine)
-        if not self._filters_leave:
+        if self._filter_bytes <= self._machine.threads * self._machine.l2_bytes:
             return seconds
-        nbytes = candidate.algorithm.filter_bytes(candidate.computed)
-        rate = min(self._machine.cache_bandwidth, FILTER_READS * self._machine.bandwidth)
-        return seconds + nbytes / rate
+        algorithm = candidate.algorithm
+        nbytes = algorithm.filter_bytes(candidate.computed)
+        reading = seconds_between_layers(nbytes, PREPARED * self._filter_bytes, self._machine)
+        return algorithm.seconds_between_layers(seconds, reading)
 
     @cached_property
-    def _filters_leave(self) -> bool:
-        """Whether the filters of the network are more than the caches of the cores hold."""
-        steps = (s for s in self._graph.steps if isinstance(s, CONVOLUTIONS))
-        return sum(s.w.nbytes for s in steps) > self._machine.threads * self._machine.l2_bytes
+    def _filter_bytes(self) -> int:
+        """Of the filters of the network."""
+        return sum(s.w.nbytes for s in self._graph.steps if isinstance(s, CONVOLUTIONS))
 
     def _like(self, known: Candidate, problem: ConvProblem) -> Candidate | None:
         """The same algorithm for another shape of its layer; None where it is not to be trusted with it."""

@@ -20,16 +20,29 @@ def reading_seconds(read: float, of_thread: float, of_all: float, machine: Machi
         of_thread: that a thread reads, beside what else it uses again and again.
         of_all: of all filters.
     """
-    _, l2, l3 = cache_sizes()
-    missing = _on_the_way(of_thread / l2, L2_KEEPS, L2_LOSES)
-    if not missing:
-        return 0.0
+    missing = _on_the_way(of_thread / cache_sizes()[1], L2_KEEPS, L2_LOSES)
+    return missing * read * _seconds_of_byte(of_all, machine) if missing else 0.0
+
+
+def seconds_between_layers(nbytes: int, of_all: float, machine: Machine) -> float:
+    """That are added to a run where the filters of other layers were read since the last one.
+
+    Args:
+        nbytes: of the filters that it reads.
+        of_all: bytes of those of all layers, which run in turn.
+    """
+    kept = min(nbytes, machine.threads * machine.l2_bytes)
+    known = (nbytes - kept) * _seconds_of_byte(nbytes, machine)  # in any run
+    return max(0.0, nbytes * _seconds_of_byte(of_all, machine) - known)
+
+
+def _seconds_of_byte(of_all: float, machine: Machine) -> float:
+    """Of filters of so many bytes, that are not in L2."""
     # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
-    l3 = min(whole_l3(), 2 * l3)
+    l3 = min(whole_l3(), 2 * cache_sizes()[2])
     from_memory = _on_the_way(of_all / l3, L3_KEEPS, L3_LOSES)
     far = min(machine.bandwidth, machine.cache_bandwidth * FAR)
-    byte = (1 - from_memory) / machine.cache_bandwidth + from_memory / far
-    return missing * read * byte
+    return (1 - from_memory) / machine.cache_bandwidth + from_memory / far
 
 
 def block_filter_seconds(problem: ConvProblem, blocks: int, parts: int, machine: Machine) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
@@ -19,6 +20,8 @@ class BoxAlgorithm(Algorithm):
 
     m: int
     r: int = 3
+
+    filter_waits: ClassVar[float] = 1.3  # threads that share a map read all filters each
 
     @property
     def variant(self) -> str:
