@@ -186,7 +186,7 @@ def sum_split_panel(
         split = (pixels + SPLIT_TURNS * turns * pairs - 1) // (SPLIT_TURNS * turns * pairs)
     if filters:
         lines = (width * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
-        second, step = STEPS * lines * 64, width * ENTRY_BYTES
+        second, step = STEPS * lines * 64, 2 * STEPS * lines * 64  # each call fetches lines behind each other
     elif soon and other == x:
         lines = (a.run + STEPS * turns * pairs - 1) // (STEPS * turns * pairs)
         second, step = a.x_block * 4, 2 * a.x_block * 4
@@ -194,7 +194,7 @@ def sum_split_panel(
     while entry < a.entries:
         count = min(a.passes, a.entries - entry)
         weights = w + entry * width * ENTRY_BYTES
-        ahead, part = weights + count * width * ENTRY_BYTES, 2 * STEPS * lines * 64
+        ahead, part = weights + count * width * ENTRY_BYTES, count * step
         if soon and filters == 0:
             part = STEPS * lines * 64
             ahead = soon + entry * step + turn * pairs * part

@@ -98,6 +98,7 @@ def multiply_split() -> Callable[..., None]:
         products = shared + a.points * a.v_point * 4
         u_entry, pairs = a.vectors * ENTRY_BYTES, (tiles + 1) // 2
         lines = (a.vectors * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
+        fetched = 2 * STEPS * lines * 64  # with an entry, bytes that follow those with the entry before
         split = -1  # the point whose rows x has
         for item in range(first, last):
             point, panel = item // a.panels, item % a.panels
@@ -123,9 +124,9 @@ def multiply_split() -> Callable[..., None]:
                     kernels[min(1, tiles - i - 1)],
                     (
                         x + i * tile * 64, tile * 64, 64, term, own, phases * blocks, u, 0,
-                        m + i * tile * m_row, tile * m_row, ahead + i * STEPS * lines * 64,
-                        STEPS * lines * 64, u_entry, lines, soon + row * a.v_row * 4, a.v_row * 4, 64, 128,
-                        some, other + row * 64, 3 * term,
+                        m + i * tile * m_row, tile * m_row, ahead + i // 2 * most * fetched, fetched // 2,
+                        fetched, lines, soon + row * a.v_row * 4, a.v_row * 4, 64, 128, some,
+                        other + row * 64, 3 * term,
                     ),
                 )  # fmt: skip
             if count and item + 1 == begin + turns:
