@@ -33,7 +33,7 @@ from convalgos.network.graph import (
 from convalgos.network.layout_choice import LayoutProblem
 from convalgos.network.network import Network, NetworkPlan
 from convalgos.network.onnx_graph import from_onnx
-from convalgos.network.packing import Buffer, Part, most_alive, place_buffers
+from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOption, StepOptions
@@ -591,7 +591,9 @@ def of_parts(first, last, lines):
     """A buffer of so many cache lines in each part, all of which end at the same step."""
     ends = (64 * np.cumsum([0, *lines])).tolist()
     begun = [min(first + i, last) for i in range(len(lines))]
-    times = (Part(*edges, begin, last) for edges, begin in zip(itertools.pairwise(ends), begun, strict=True))
+    times = (
+        TimedBytes(*edges, begin, last) for edges, begin in zip(itertools.pairwise(ends), begun, strict=True)
+    )
     return Buffer(ends[-1], first, last, tuple(times) if len(lines) > 1 else ())
 
 

@@ -20,7 +20,7 @@ from convalgos.core.allocator import ALIGNMENT, whole_lines
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
 from convalgos.network.group_norms import GroupNormalization
-from convalgos.network.packing import Buffer, Part, most_alive, place_buffers
+from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.planned import Planned, PlannedStep
 
 # Bytes up to which values lie apart from all scratch, which stays in the caches: MobileNetV2 by turns 0.97.
@@ -167,17 +167,17 @@ class _Sharing:
         nbytes = whole_lines(self._nbytes(root))
         used = [self._part(name, nbytes) for name in self._members[root]]
         edges = sorted({edge for part in used for edge in (part.begin, part.end)})
-        times: list[Part] = []
+        times: list[TimedBytes] = []
         for begin, end in pairwise(edges):
             inside = [part for part in used if part.begin <= begin and end <= part.end]
             first, last = min(part.first for part in inside), max(part.last for part in inside)
             if times and times[-1][2:] == (first, last):
                 begin = times.pop().begin
-            times.append(Part(begin, end, first, last))
+            times.append(TimedBytes(begin, end, first, last))
         first, last = min(part.first for part in used), max(part.last for part in used)
         return Buffer(nbytes, first, last, tuple(times) if len(times) > 1 else ())
 
-    def _part(self, name: str, nbytes: int) -> Part:
+    def _part(self, name: str, nbytes: int) -> TimedBytes:
         """The bytes that a value takes of its buffer, of so many, in whole lines; and when."""
         written, size, begin = self._written[name], self._nbytes(name), 0
         last = max(self._read[name], default=written)
@@ -188,9 +188,11 @@ class _Sharing:
             name, channels = self._slices[name]
             shape = self._planned.shapes[name]
             if shape[0] != 1:  # slices of each image lie apart
-                return Part(0, nbytes, written, last)
+                return TimedBytes(0, nbytes, written, last)
             begin += channels * math.prod(shape[2:]) * self._planned.dtype(name).itemsize
-        return Part(begin // ALIGNMENT * ALIGNMENT, min(whole_lines(begin + size), nbytes), written, last)
+        return TimedBytes(
+            begin // ALIGNMENT * ALIGNMENT, min(whole_lines(begin + size), nbytes), written, last
+        )
 
     def _layout(self, name: str) -> str:
         return self._planned.layouts.get(name, "channels_first")
