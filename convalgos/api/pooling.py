@@ -99,6 +99,9 @@ def avg_pool(
         count_padding: whether a window that reaches into the padding counts zeros there, as
             `count_include_pad` of torch and ONNX does.
 
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
+
     Example:
         >>> import numpy as np, convalgos as ca
         >>> ca.avg_pool(np.arange(8, dtype="f4").reshape(1, 2, 4))  # of each channel
@@ -135,6 +138,9 @@ def max_pool_backward(
 
     Returns:
         dx, of the shape of x.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
 
     Example:
         >>> import numpy as np, convalgos as ca
