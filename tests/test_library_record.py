@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from convalgos.core.library_record import is_known, keep_known
+from convalgos.core.library_record import keep_called, was_called
 from convalgos.cpu.runtime import mkl
 from convalgos.cpu.spectral import engines
 
@@ -21,27 +21,27 @@ print(any(name in open("/proc/self/maps").read() for name in ("libfftw3", "libmk
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CONVALGOS_CACHE_DIR", str(tmp_path / "cache"))
-    is_known.cache_clear()
+    was_called.cache_clear()
     yield tmp_path
-    is_known.cache_clear()
+    was_called.cache_clear()
 
 
 def test_a_record_counts_for_one_file_that_nobody_else_can_have_told_of(own_cache):
     library, other = own_cache / "one.so", own_cache / "other.so"
     for path in (library, other):
         path.write_bytes(b"code")
-    assert not is_known(library)
-    keep_known(library)
-    is_known.cache_clear()
-    assert is_known(library) and not is_known(other)
-    assert not is_known(own_cache / "none.so")
+    assert not was_called(library)
+    keep_called(library)
+    was_called.cache_clear()
+    assert was_called(library) and not was_called(other)
+    assert not was_called(own_cache / "none.so")
     library.write_bytes(b"other code")
-    is_known.cache_clear()
-    assert not is_known(library)
-    keep_known(library)
+    was_called.cache_clear()
+    assert not was_called(library)
+    keep_called(library)
     (own_cache / "cache" / "libraries").chmod(0o777)
-    is_known.cache_clear()
-    assert not is_known(library)
+    was_called.cache_clear()
+    assert not was_called(library)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is loaded")

@@ -180,7 +180,7 @@ def explain(
     exhaustive: bool = False,
     **limits: Any,
 ) -> Ranking:
-    """The ranking as the selector sees it. Prints as text.
+    """The ranking as the selector sees it: `candidates`, the pick first, and `rejected`. Prints as text.
 
     It gives the predicted and, where there is one, the measured time of each candidate, the reason of each
     rejection, the margin of the first over the second, which candidates are tied (`Ranking.tied`: the models
@@ -191,9 +191,6 @@ def explain(
         exhaustive: with the other settings that an exhaustive search would try, as each plan of cuDNN.
         selector, limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny,
             strict_nan, expected_calls, weights_constant, precisions, equal_bits.
-
-    Returns:
-        `candidates`, the predicted fastest first, and `rejected`, each with an id.
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names it.

@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 20  # of all records, which are empty
 
 
 @cache
-def is_known(library: Path) -> bool:
+def was_called(library: Path) -> bool:
     """Whether an earlier process called this library."""
     path = _path(library)
     if path is None:
@@ -36,9 +36,9 @@ def is_known(library: Path) -> bool:
     return True
 
 
-def keep_known(library: Path) -> None:
+def keep_called(library: Path) -> None:
     """Tell later processes that this library can be called, if there is a place."""
-    if (path := _path(library)) is not None and not is_known(library):
+    if (path := _path(library)) is not None and not was_called(library):
         with contextlib.suppress(OSError):
             write_private(path, b"")
             prune(path.parent, MOST_BYTES)

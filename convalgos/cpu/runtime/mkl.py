@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from convalgos.core.errors import EXTRAS
-from convalgos.core.library_record import is_known, keep_known
+from convalgos.core.library_record import keep_called, was_called
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -42,7 +42,7 @@ NUMBERS = 8  # words of a task: what MKL wants addresses of
 
 def why_no_mkl() -> str | None:
     """Why MKL cannot be called here, or None. (The wheel has no Python module: `needs` cannot see it.)"""
-    if any(map(is_known, _candidates())) or library():
+    if any(map(was_called, _candidates())) or library():
         return None
     return f"needs the mkl package, which is not installed ({EXTRAS['mkl']})"
 
@@ -125,7 +125,7 @@ def library() -> ctypes.CDLL | None:
                 _address(mkl, name)
         except (OSError, AttributeError):
             continue
-        keep_known(path)
+        keep_called(path)
         return mkl
     return None
 

@@ -41,7 +41,7 @@ from convalgos.core.cache_files import (
 )
 from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
-from convalgos.core.library_record import is_known, keep_known
+from convalgos.core.library_record import keep_called, was_called
 from convalgos.core.machine import fingerprint
 from convalgos.cpu.runtime import mkl
 
@@ -144,7 +144,7 @@ def why_not_engine(engine: str) -> str | None:
     if reason := missing("pyfftw"):
         return reason
     path = _pyfftw()
-    if (path is not None and is_known(path)) or _library(engine):
+    if (path is not None and was_called(path)) or _library(engine):
         return None
     return NO_FUNCTIONS
 
@@ -309,7 +309,7 @@ def _library(engine: str) -> ctypes.CDLL | None:
                 _address(library, f"{prefix}_{name}")
     except (OSError, AttributeError):
         return None
-    keep_known(path)
+    keep_called(path)
     return library
 
 
