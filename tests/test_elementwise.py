@@ -15,11 +15,9 @@ from convalgos.cpu.elementwise.plan import (
     ConcatenationPlan,
     ElementwisePlan,
     UpsamplingPlan,
-    elementwise_seconds,
 )
 from convalgos.cpu.elementwise.resizing import ResizePlan, resized_coordinates
 from convalgos.cpu.elementwise.selections import SelectionPlan
-from convalgos.select import devices
 
 LAYOUTS = "channels_first", "channels_last", blocked_layout(vector_bytes() // 4)
 SHAPE = (2, 37, 5, 7)
@@ -260,9 +258,3 @@ def test_what_is_not_served_is_told():
         joined.bind(a, a[:1], np.concatenate([a, a], 1))
     with pytest.raises(TypeError, match="a has dtype float64"):
         ElementwisePlan("identity", (SHAPE,), "channels_first").bind(a.astype(float), a)
-
-
-def test_time_grows_with_bytes():
-    machine = devices.figures("cpu")
-    small, large = (elementwise_seconds([(1, c, 56, 56)] * 3, machine) for c in (8, 512))
-    assert 0 < small < large

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from hashlib import sha256
 
 import numpy as np
@@ -16,15 +17,7 @@ from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
-from convalgos.network.arena import (
-    Buffer,
-    arrays_of,
-    is_view,
-    most_alive,
-    place_buffers,
-    scratch_bytes,
-    with_places,
-)
+from convalgos.network.arena import arrays_of, is_view, least_arena_bytes, scratch_bytes, with_places
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
     Concatenation,
@@ -40,6 +33,7 @@ from convalgos.network.graph import (
 from convalgos.network.layout_choice import LayoutProblem
 from convalgos.network.network import Network, NetworkPlan
 from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.step_options import StepOption, StepOptions
@@ -563,14 +557,18 @@ def test_values_of_an_arena_hold_until_they_are_read(batch):
     assert slices > 20
 
 
+def in_planes(step):
+    """A step in channels_first, whose plan takes slices."""
+    return PlannedStep(step, ("channels_first",) * len(step.inputs), "channels_first", Strided(), 0.0)
+
+
 def test_concatenations_within_others_cost_nothing():
     """As in DenseNet: each concatenates what all layers before it gave."""
     shapes, steps = {"x": (1, 8, 4, 4)}, []
 
     def add(step):
         shapes[step.output] = step.output_shape(shapes)
-        reads = ("channels_first",) * len(step.inputs)
-        steps.append(PlannedStep(step, reads, "channels_first", Strided(), 0.0))
+        steps.append(in_planes(step))
 
     add(Upsampling("a", ("x",), "a", (1, 1)))
     parts = ["a"]
@@ -589,21 +587,53 @@ def test_concatenations_within_others_cost_nothing():
     assert planned.arena_bytes == 4 * np.prod(shapes["last"]) + 128
 
 
-def test_buffers_are_packed_near_the_bytes_that_are_alive():
+def of_parts(first, last, lines):
+    """A buffer of so many cache lines in each part, all of which end at the same step."""
+    ends = (64 * np.cumsum([0, *lines])).tolist()
+    begun = [min(first + i, last) for i in range(len(lines))]
+    times = (
+        TimedBytes(*edges, begin, last) for edges, begin in zip(itertools.pairwise(ends), begun, strict=True)
+    )
+    return Buffer(ends[-1], first, last, tuple(times) if len(lines) > 1 else ())
+
+
+def test_values_lie_in_what_is_not_yet_written_of_a_whole():
+    # A skip connection is joined at the end: in between the other half of the whole is free.
+    names = ("x", "skip", "a", "b", "up")
+    shapes = dict.fromkeys(names, (1, 16, 8, 8)) | {"whole": (1, 32, 8, 8), "y": (1, 32, 8, 8)}
+    chain = [Upsampling(to, (of,), to, (1, 1)) for of, to in itertools.pairwise(names)]
+    steps = [
+        *chain,
+        Concatenation("whole", ("skip", "up"), "whole"),
+        Upsampling("y", ("whole",), "y", (1, 1)),
+    ]
+    graph = NetworkGraph(("x",), ("y",), tuple(steps))
+    for images, maps in ((1, 3), (2, 4)):  # of several images, slices are no longer in one piece
+        of_batch = {name: (images, *shape[1:]) for name, shape in shapes.items()}
+        planned = Planned(tuple(map(in_planes, steps)), of_batch)
+        expected = maps * 4 * math.prod(of_batch["skip"]) + 128  # bytes of scratch
+        assert with_places(planned, graph).arena_bytes == least_arena_bytes(planned, graph) == expected
+
+
+@pytest.mark.parametrize(("most_parts", "wasted"), [(1, 1.05), (3, 1.15)])
+def test_buffers_are_packed_near_the_bytes_that_are_alive(most_parts, wasted):
     rng = np.random.default_rng(5)
     ratios = []
     for _ in range(20):
         first = rng.integers(0, 40, 60)
         buffers = [
-            Buffer(int(n) * 64, int(f), int(f + d))
-            for n, f, d in zip(rng.integers(1, 99, 60), first, rng.geometric(0.4, 60), strict=True)
+            of_parts(int(f), int(f + d), rng.integers(1, 99, 1 + i % most_parts))
+            for i, (f, d) in enumerate(zip(first, rng.geometric(0.4, 60), strict=True))
         ]
         at_begin = [Buffer(int(n) * 64, i, i) for i, n in enumerate(rng.integers(0, 60, 40))]
         places, total = place_buffers(buffers, at_begin)
         buffers, places = buffers + at_begin, places + [0] * len(at_begin)
         for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
-            if a[1] <= b[2] and b[1] <= a[2]:
-                assert places[i] + a[0] <= places[j] or places[j] + b[0] <= places[i]
+            for p, q in itertools.product(a.parts, b.parts):
+                if p.first <= q.last and q.first <= p.last:
+                    assert (
+                        places[i] + p.end <= places[j] + q.begin or places[j] + q.end <= places[i] + p.begin
+                    )
         assert most_alive(buffers) <= total == max(p + b[0] for p, b in zip(places, buffers, strict=True))
         ratios.append(total / most_alive(buffers))
-    assert np.mean(ratios) < 1.05
+    assert np.mean(ratios) < wasted

@@ -70,8 +70,10 @@ def test_other_arrays_are_counted_once():
 def test_a_file_is_added_to_and_read_by_people(tmp_path):
     path = tmp_path / "captured.txt"
     other = ca.ConvProblem.parse("n1 c1 w9 k1 s3")
-    measure_capture.add_counts(path, {PROBLEM: 2})
-    measure_capture.add_counts(path, {PROBLEM: 1, other: 7})
+    for counts in ({PROBLEM: 2}, {PROBLEM: 1, other: 7}):
+        left = path.with_name(f"{path.name}-of-a-process{measure_capture.SUFFIX}")
+        left.write_text("".join(f"{count} {problem}\n" for problem, count in counts.items()))
+        measure_capture.gather_counts(path)
     assert path.read_text() == f"7 {other}\n3 {PROBLEM}\n"
     path.write_text(f"# mine\n\n{PROBLEM}  # once\n5 {other}\n")
     assert measure_capture.read_capture(path) == {PROBLEM: 1, other: 5}

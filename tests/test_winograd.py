@@ -174,7 +174,7 @@ def test_error_bounds_are_near_the_errors(algorithm, kind, dtype):
         error = np.abs(algorithm.serve(problem)(x, w) - y).max() / np.abs(y).max()
         assert error <= algorithm.error_bound(problem)
         if kind == "reals":
-            assert algorithm.error_bound(problem) <= (75 if algorithm.split else 25) * error
+            assert algorithm.error_bound(problem) <= 25 * error
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,9 @@ def find(
         A table, fastest first: id, median seconds with spread, workspace, error against float64, or the
         reason why not. It prints as text; `table.rows` are the entries.
 
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
+
     Example:
         >>> import convalgos as ca
         >>> table = ca.find(ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1"))
@@ -177,7 +180,7 @@ def explain(
     exhaustive: bool = False,
     **limits: Any,
 ) -> Ranking:
-    """The ranking as the selector sees it. Prints as text.
+    """The ranking as the selector sees it: `candidates`, the pick first, and `rejected`. Prints as text.
 
     It gives the predicted and, where there is one, the measured time of each candidate, the reason of each
     rejection, the margin of the first over the second, which candidates are tied (`Ranking.tied`: the models
@@ -188,6 +191,15 @@ def explain(
         exhaustive: with the other settings that an exhaustive search would try, as each plan of cuDNN.
         selector, limits: those of `plan`: workspace_limit, max_rel_error, deterministic, allow, deny,
             strict_nan, expected_calls, weights_constant, precisions, equal_bits.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
+
+    Example:
+        >>> import convalgos as ca
+        >>> ranking = ca.explain(ca.ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3 p1"), deny=["cpu.direct"])
+        >>> {r.id: r.why_not for r in ranking.rejected}["cpu.direct"]
+        'is denied by deny=cpu.direct'
     """
     device, constraints = _check(problem, device, runs=False), Constraints(**limits)
     _check_precisions(problem, device, constraints)
@@ -217,7 +229,17 @@ def replay(problem: ConvProblem, device: str, constraints: Constraints) -> Plan:
 
 
 def algorithms() -> tuple[Algorithm, ...]:
-    """Every algorithm, ordered by id: the one list that selector, tests and benchmarks read."""
+    """Every algorithm, ordered by id: the one list that selector, tests and benchmarks read.
+
+    Each has `why_not(problem)`, `cost(problem, machine)`, `workspace_bytes(problem)`, `error_bound(problem)`
+    and `plan(problem)`.
+
+    Example:
+        >>> import convalgos as ca
+        >>> problem = ca.ConvProblem.parse("n1 c4 h9 w9 k4 r5 s5")
+        >>> {a.id: a.why_not(problem) for a in ca.algorithms()}["cpu.winograd.f4x3"]
+        'needs 3 taps in one dimension of the plane, and 3 or 1 in the other; kernel 5x5 has 5 by 5'
+    """
     return registry.algorithms()
 
 

@@ -15,7 +15,7 @@ from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
 from convalgos.core.element_types import name_of_dtype
-from convalgos.core.errors import missing
+from convalgos.core.errors import missing, read_only
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 
 
@@ -99,6 +99,9 @@ def avg_pool(
         count_padding: whether a window that reaches into the padding counts zeros there, as
             `count_include_pad` of torch and ONNX does.
 
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
+
     Example:
         >>> import numpy as np, convalgos as ca
         >>> ca.avg_pool(np.arange(8, dtype="f4").reshape(1, 2, 4))  # of each channel
@@ -135,6 +138,9 @@ def max_pool_backward(
 
     Returns:
         dx, of the shape of x.
+
+    Raises:
+        ValueError, TypeError: an argument is invalid; the message names it.
 
     Example:
         >>> import numpy as np, convalgos as ca
@@ -327,7 +333,7 @@ def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> 
     if not same_dtype(view.dtype, dtype):
         raise TypeError(f"{name} has dtype {view.dtype}; it must be {dtype}, as the other arrays")
     if name == "out" and not view.flags.writeable:
-        raise ValueError("out is read-only; it must be writeable")
+        raise read_only("out")
     return view
 
 

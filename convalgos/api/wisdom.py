@@ -24,6 +24,9 @@ from convalgos.select.measured import Entries, Entry, Measured
 if TYPE_CHECKING:
     from convalgos.select.measure.timing import Progress
 
+__all__ = [
+    "Drift", "Merged", "Verification", "export", "forget", "merge", "merge_text", "show", "verify",
+]  # fmt: skip
 DRIFT = 1.25  # times faster or slower than remembered, from which on a timing counts as drifted
 
 
@@ -92,6 +95,16 @@ def export(path: str | Path, device: str = "cpu") -> int:
 
     Returns:
         The number of problems.
+
+    Raises:
+        ValueError, Unsupported: there is no such device. OSError: the file cannot be written.
+
+    Example:
+        >>> import tempfile, convalgos as ca
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     problems = ca.wisdom.export(f"{folder}/mine.json")
+        ...     ca.wisdom.merge(f"{folder}/mine.json").problems == problems
+        True
     """
     known = devices.store(device)
     entries = known.entries()
@@ -103,6 +116,9 @@ def merge(path: str | Path) -> Merged:
     """Add what a file tells, the newest of each candidate winning.
 
     What was measured on another machine, or on a GPU, goes to the file of that machine or GPU.
+
+    Returns:
+        What was added, and which times of one candidate were kept of two: see `export` for an example.
 
     Raises:
         ValueError: the file is not wisdom; says what is wrong, and nothing is changed. OSError: no such file.
@@ -137,8 +153,21 @@ def forget(
 ) -> int:
     """Forget all of this machine or GPU, or what is known there of a problem, or of an algorithm.
 
+    Args:
+        problem: or its text, as "n1 c8 h8 w8 k8 r3 s3"; None for all.
+        algorithm: its id; None for all.
+        device: "cpu", "cuda" or "cuda:N".
+
     Returns:
         The number of candidates forgotten.
+
+    Raises:
+        ValueError: problem or algorithm is the name of none.
+
+    Example:
+        >>> import convalgos as ca
+        >>> ca.wisdom.forget("n1 c3 h97 w89 k5 r3 s3")  # which was never measured
+        0
     """
     only = None if problem is None else str(_as_problem(problem))
     if algorithm is not None and not wisdom_file.IDS.fullmatch(algorithm):
@@ -160,7 +189,18 @@ def forget(
 
 
 def show(problem: ConvProblem | str | None = None, device: str = "cpu") -> str:
-    """What is known: of a problem every candidate, without one the fastest candidate of each problem."""
+    """What is known: of a problem every candidate, without one the fastest candidate of each problem.
+
+    Args:
+        problem: or its text; None for all.
+        device: "cpu", "cuda" or "cuda:N".
+
+    Example:
+        >>> import convalgos as ca
+        >>> print(ca.wisdom.show("n1 c3 h97 w89 k5 r3 s3"))
+        n1 c3 h97 w89 k5 r3 s3
+          nothing is known
+    """
     known = devices.store(device)
     if problem is not None:
         p = _as_problem(problem)
@@ -187,6 +227,9 @@ def verify(
         rounds: of timing; a candidate's time is the median over all of them.
         device: "cpu", "cuda" or "cuda:N".
         progress: called before every step.
+
+    Raises:
+        ValueError: sample or rounds is out of range.
 
     Example:
         >>> import convalgos as ca

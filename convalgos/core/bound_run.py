@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.errors import Unsupported
+from convalgos.core.errors import Unsupported, read_only
 
 ALIGNMENT = 64  # bytes of a cache line, on which scratch starts
 
@@ -76,7 +76,7 @@ def check_bound(
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}, but the run takes {shape}")
     if written and not array.flags.writeable:
-        raise ValueError(f"{name} is read-only; it must be writeable")
+        raise read_only(name)
     if not array.flags.aligned or not dtype.isnative:
         raise Unsupported(f"{name} must be aligned and of this machine's byte order")
     if array.flags.c_contiguous:

@@ -34,6 +34,11 @@ class Unsupported(RuntimeError):
     """The problem is valid, but this algorithm, device or machine cannot serve it; the message says why."""
 
 
+def read_only(name: str) -> ValueError:
+    """What is raised where an array is to be written that cannot be."""
+    return ValueError(f"{name} is read-only; it must be writeable")
+
+
 @cache
 def missing(module: str) -> str | None:
     """How to get an optional module that is not installed, or None if it is there.

@@ -15,6 +15,7 @@ from convalgos.core.arrays import as_laid, as_numpy, is_laid, same_dtype
 from convalgos.core.bound_run import check_bound, share_elements
 from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
 from convalgos.core.epilogue import ActivationLike
+from convalgos.core.errors import read_only
 from convalgos.core.problem import ConvProblem
 from convalgos.core.sparsity import dense_filter, is_sparse_matrix
 
@@ -102,7 +103,7 @@ class PlanArrays:
             self._checked("out", out, self._y_shape)
         flags = out.flags
         if not flags.writeable:
-            raise ValueError("out is read-only; it must be writeable")
+            raise read_only("out")
         if self._flips_result or out.dtype != self._y_dtype or not is_laid(flags):
             return self._new_target()
         for array in read:

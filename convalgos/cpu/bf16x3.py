@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.split_cut import (
-    ENGINE,
     filter_bytes,
     least_split_seconds,
     split_cut,
     split_seconds,
+    why_not_split,
 )
 from convalgos.cpu.gemm.split_plan import BrainSumsPlan
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
@@ -44,15 +44,10 @@ class BrainSums(SingleThreaded, Algorithm):
     filter_waits: ClassVar[float] = 1.0
 
     def why_not(self, problem: ConvProblem) -> str | None:
-        if reason := super().why_not(problem) or ENGINE.missing():
+        if reason := super().why_not(problem) or why_not_split(problem):
             return reason
-        p = problem.as_3d
-        if vector_bytes() != 64:
-            return "takes vectors of 64 bytes only"
-        if p.groups > 1:
+        if problem.groups > 1:
             return "takes groups=1 only"
-        if p.spatial[0] > 1 or p.kernel[0] > 1 or p.padding[0] != (0, 0):
-            return "takes one and two spatial dimensions only"
         if problem.is_empty:
             return "computes no maps without elements"
         if split_cut(problem).scratch_bytes > cache_sizes()[1]:

@@ -32,6 +32,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm.split_cut import split_roundings, why_not_split
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import bounds, filters, search
 from convalgos.cpu.tiled.borders import ReadsBorders
@@ -42,7 +43,7 @@ from convalgos.cpu.tiled.errors import error_of_tiles
 from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
 from convalgos.cpu.tiled.split_products import multiply_split, product_table, split_filter
-from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule, why_not_split
+from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule
 from convalgos.cpu.tiled.winograd_transforms import (
     winograd_filter_tiles,
     winograd_finished_tiles,
@@ -183,7 +184,8 @@ class Winograd(ReadsBorders, BoxAlgorithm):
             return problem.eps
         cut = self._schedule(problem)
         growth = amplification(self.m, self.r) ** cut.dims
-        return error_of_tiles(problem, problem.eps, growth, cut.taps)
+        summed = split_roundings(cut.taps) if self.split else cut.taps
+        return error_of_tiles(problem, problem.eps, growth, summed)
 
     def seconds_between_layers(self, seconds: float, reading: float) -> float:
         longer = (SPLIT_BETWEEN if self.split else 1.0) * (LARGE_BETWEEN if self.m >= LARGE else 1.0)

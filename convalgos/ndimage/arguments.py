@@ -16,6 +16,7 @@ import numpy as np
 
 from convalgos.core import arrays
 from convalgos.core.arguments import shown
+from convalgos.core.errors import read_only
 from convalgos.ndimage import known_calls
 
 BOUNDARY_OF = {  # SciPy's mode -> the name in `core.boundaries`, which is NumPy's
@@ -209,7 +210,7 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
     if is_complex and array.dtype.kind != "c":
         raise InvalidArgument(f"output must have complex dtype, not {array.dtype}")
     if not array.flags.writeable:
-        raise ValueError("output is read-only")
+        raise read_only("output")
     _check_filtered(array.dtype)
     return array
 

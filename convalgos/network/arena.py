@@ -2,98 +2,30 @@
 
 Values first find what they share memory with: views lie where what they show lies; what is put side by side
 is written into slices of the whole, and so costs nothing; elementwise steps write over what nobody reads
-after them. What is left are buffers with a size and a time, which are packed. Scratch lies at the begin of
-the arena, for all steps at one place, which stays in the caches: values lie behind what theirs take of it.
-
-Source: Pisarchyk and Lee 2020, arXiv:2001.03288 (greedy by size, best fit).
+after them. What is left are buffers with a size and a time, which are packed. Where a whole lies in one piece
+its slices have their own times: until a skip connection of a U-Net is joined, other values lie in the rest.
+Scratch lies at the begin of the arena, for all steps at one place, which stays in the caches: values lie
+behind what theirs take of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
 
-from convalgos.core.allocator import whole_lines
+from convalgos.core.allocator import ALIGNMENT, whole_lines
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
 from convalgos.network.group_norms import GroupNormalization
+from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.planned import Planned, PlannedStep
 
 # Bytes up to which values lie apart from all scratch, which stays in the caches: MobileNetV2 by turns 0.97.
 APART = 1 << 24
 Place = int | tuple[str, int]  # bytes from the begin, or (value that it is a slice of, first channel)
-
-
-class Buffer(NamedTuple):
-    """Memory that is in use from the run of one step to that of another, both included."""
-
-    nbytes: int
-    first: int
-    last: int
-
-
-def most_alive(buffers: Sequence[Buffer]) -> int:
-    """The bytes in use at the worst step: no packing takes less."""
-    changes: dict[int, int] = {}
-    for nbytes, first, last in buffers:
-        changes[first] = changes.get(first, 0) + nbytes
-        changes[last + 1] = changes.get(last + 1, 0) - nbytes
-    most = alive = 0
-    for step in sorted(changes):
-        alive += changes[step]
-        most = max(most, alive)
-    return most
-
-
-def place_buffers(buffers: Sequence[Buffer], first: Sequence[Buffer] = ()) -> tuple[list[int], int]:
-    """(where each buffer begins, bytes of all): buffers whose times overlap lie apart.
-
-    The best of several orders in which each takes the tightest gap that it fits in.
-
-    Args:
-        first: those that lie at the begin, at times of their own.
-
-    Example:
-        >>> place_buffers([Buffer(64, 0, 1), Buffer(64, 1, 2), Buffer(128, 2, 3)])
-        ([0, 128, 0], 192)
-    """
-    orders = (
-        lambda i: (-buffers[i].nbytes, buffers[i].first),
-        lambda i: (buffers[i].first, -buffers[i].nbytes),
-        lambda i: (-buffers[i].nbytes * (buffers[i].last - buffers[i].first + 1), buffers[i].first),
-    )
-    least, best = most_alive([*buffers, *first]), ([0] * len(buffers), 0)
-    for turn, order in enumerate(orders):
-        found = _packed(buffers, sorted(range(len(buffers)), key=order), first)
-        if not turn or found[1] < best[1]:
-            best = found
-        if best[1] == least:
-            break
-    return best
-
-
-def _packed(
-    buffers: Sequence[Buffer], order: Sequence[int], at_begin: Sequence[Buffer]
-) -> tuple[list[int], int]:
-    places, total = [0] * len(buffers), max((nbytes for nbytes, *_ in at_begin), default=0)
-    placed = sorted((0, *buffer) for buffer in at_begin)  # (begin, end, first, last)
-    for i in order:
-        nbytes, first, last = buffers[i]
-        best, tightest, free = None, math.inf, 0
-        for begin, end, other_first, other_last in placed:  # by where they begin
-            if first <= other_last and other_first <= last:
-                if nbytes <= begin - free < tightest:
-                    best, tightest = free, begin - free
-                free = max(free, end)
-        places[i] = free if best is None else best
-        total = max(total, places[i] + nbytes)
-        placed.append((places[i], places[i] + nbytes, first, last))
-        placed.sort()
-    return places, total
 
 
 def with_places(planned: Planned, graph: NetworkGraph) -> Planned:
@@ -232,10 +164,35 @@ class _Sharing:
         return self._slices.get(name, begins.get(name))
 
     def _buffer(self, root: str) -> Buffer:
-        members = self._members[root]
-        first = min(self._written[name] for name in members)
-        last = max(max(self._read[name], default=self._written[name]) for name in members)
-        return Buffer(whole_lines(self._nbytes(root)), first, last)
+        nbytes = whole_lines(self._nbytes(root))
+        used = [self._part(name, nbytes) for name in self._members[root]]
+        edges = sorted({edge for part in used for edge in (part.begin, part.end)})
+        times: list[TimedBytes] = []
+        for begin, end in pairwise(edges):
+            inside = [part for part in used if part.begin <= begin and end <= part.end]
+            first, last = min(part.first for part in inside), max(part.last for part in inside)
+            if times and times[-1][2:] == (first, last):
+                begin = times.pop().begin
+            times.append(TimedBytes(begin, end, first, last))
+        first, last = min(part.first for part in used), max(part.last for part in used)
+        return Buffer(nbytes, first, last, tuple(times) if len(times) > 1 else ())
+
+    def _part(self, name: str, nbytes: int) -> TimedBytes:
+        """The bytes that a value takes of its buffer, of so many, in whole lines; and when."""
+        written, size, begin = self._written[name], self._nbytes(name), 0
+        last = max(self._read[name], default=written)
+        while name in self._same or name in self._slices:
+            if name in self._same:
+                name = self._same[name]
+                continue
+            name, channels = self._slices[name]
+            shape = self._planned.shapes[name]
+            if shape[0] != 1:  # slices of each image lie apart
+                return TimedBytes(0, nbytes, written, last)
+            begin += channels * math.prod(shape[2:]) * self._planned.dtype(name).itemsize
+        return TimedBytes(
+            begin // ALIGNMENT * ALIGNMENT, min(whole_lines(begin + size), nbytes), written, last
+        )
 
     def _layout(self, name: str) -> str:
         return self._planned.layouts.get(name, "channels_first")

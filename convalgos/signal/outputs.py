@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.arrays import as_numpy, is_tensor
+from convalgos.core.errors import read_only
 
 
 def takes_out(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,7 +37,7 @@ def takes_out(function: Callable[..., Any]) -> Callable[..., Any]:
             raise TypeError(f"out={type(out).__name__} must be an array of NumPy or a tensor in host memory")
         target = as_numpy("out", out)
         if not target.flags.writeable:
-            raise ValueError("out is read-only; it must be writeable")
+            raise read_only("out")
         y = function(*arguments, **options, out=target) if writes else function(*arguments, **options)
         if y is not target:
             _write(y, target)

@@ -86,12 +86,6 @@ def numpy_calls(data: LayerData) -> dict[str, LayerCall]:
     }
 
 
-def _under_tap(i: int, j: int, stride: int, out: int) -> tuple[slice, slice]:
-    """The rows and columns of a padded map that meet one tap of the windows."""
-    reach = stride * (out - 1) + 1
-    return slice(i, i + reach, stride), slice(j, j + reach, stride)
-
-
 def _convolution(d: LayerData) -> Any:
     columns = windows_of(d.x, KERNEL, 1, PAD)
     y = np.tensordot(columns, d.w, ((1, 2, 3), (1, 2, 3))) + d.b  # (N, size, size, K)

@@ -10,7 +10,12 @@ Source: ln by reduction to [sqrt(1/2), sqrt(2)], Cody and Waite, Software Manual
 
 from __future__ import annotations
 
-from convalgos.cpu.elementwise.pixel_vectors import each_pixel_vector, load_pixel_vector, store_pixel_vector
+from convalgos.cpu.elementwise.pixel_vectors import (
+    each_pixel_vector,
+    load_pixel_vector,
+    run_of_pixels,
+    store_pixel_vector,
+)
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -42,10 +47,7 @@ def lrn_share(SIZE: int, LANES: int) -> jit.Kernel:
         at = a.images * a.pixels * task // a.tasks
         end = a.images * a.pixels * (task + 1) // a.tasks
         while at < end:
-            n, first = at // a.pixels, at % a.pixels
-            run = min(a.pixels - first, end - at)
-            x = a.x + (n * a.x_n + first * a.pixel_step) * SIZE
-            y = a.y + (n * a.y_n + first * a.pixel_step) * SIZE
+            run, x, y = run_of_pixels(a, at, end, SIZE)
             if a.by_pixel:
                 lrn_planes(SIZE, LANES, x, y, a.numbers, run, a.channels, a.below, a.above, a.channel_step)
             else:

@@ -1,14 +1,25 @@
-"""Pixels that lie together, in vectors: several at once, and a masked one for what is left of a row; and what
-all lanes of a vector make together."""
+"""The pixels of a task, in runs within an image; those that lie together in vectors: several at once, and a
+masked one for what is left of a row; and what all lanes of a vector make together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import Value, Vec
 
 LOWEST = -3.4028234663852886e38  # of float32: what a row of nothing but -inf is less than, and becomes NaN
 AT_ONCE = 4  # vectors of pixels, whose sums are independent of each other
+
+
+@jit.helper
+def run_of_pixels(a: Any, at: int, end: int, SIZE: int) -> tuple[int, int, int]:
+    """(pixels from this one on, before `end`, that lie in one image; where the first lies in x, and in y)."""
+    n, first = at // a.pixels, at % a.pixels
+    x = a.x + (n * a.x_n + first * a.pixel_step) * SIZE
+    y = a.y + (n * a.y_n + first * a.pixel_step) * SIZE
+    return min(a.pixels - first, end - at), x, y
 
 
 def each_pixel_vector(v: Vec, count: Value, vectors: Callable[[Value, range, Value], None]) -> None:

@@ -13,7 +13,6 @@ from convalgos.core.bound_run import BoundRun, check_bound, image_step
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, array_shape
-from convalgos.core.machine import Machine
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.broadcasting import Broadcast, broadcast_of
 from convalgos.cpu.elementwise.kernels import (
@@ -31,11 +30,6 @@ from convalgos.cpu.vectors import simd
 
 CHUNK = 1 << 12  # elements that are finished at a time: a part of the first cache
 OPERATIONS = {"add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY}
-
-
-def elementwise_seconds(shapes: Sequence[Shape], machine: Machine) -> float:
-    """Predicted time of a step that reads or writes arrays of these shapes, from the bytes that it moves."""
-    return machine.launch + machine.stream(sum(map(math.prod, shapes)) * FLOAT.itemsize)
 
 
 class ElementwisePlan(BoundStep):

@@ -17,7 +17,6 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 
 CHUNK = 16  # rows of y at a time
-COORDINATES = ("half_pixel", "align_corners", "asymmetric")
 
 
 def resized_coordinates(coordinates: str, before: int, after: int, scale: float) -> np.ndarray:

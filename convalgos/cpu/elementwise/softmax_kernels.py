@@ -13,6 +13,7 @@ from convalgos.cpu.elementwise.pixel_vectors import (
     each_pixel_vector,
     in_all_lanes,
     load_pixel_vector,
+    run_of_pixels,
     store_pixel_vector,
 )
 from convalgos.cpu.runtime import jit
@@ -34,10 +35,7 @@ def softmax_share(SIZE: int, LANES: int) -> jit.Kernel:
         at = a.images * a.pixels * task // a.tasks
         end = a.images * a.pixels * (task + 1) // a.tasks
         while at < end:
-            n, first = at // a.pixels, at % a.pixels
-            run = min(a.pixels - first, end - at)
-            x = a.x + (n * a.x_n + first * a.pixel_step) * SIZE
-            y = a.y + (n * a.y_n + first * a.pixel_step) * SIZE
+            run, x, y = run_of_pixels(a, at, end, SIZE)
             if a.by_pixel:
                 softmax_planes(SIZE, LANES, x, y, run, a.channels, a.channel_step)
             else:

@@ -16,7 +16,7 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
-from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
@@ -41,6 +41,30 @@ SPLIT, AHEAD = 23.0, 0.42  # to split two vectors of a pixel; times that between
 OUTPUT = 8.4  # of a vector of outputs
 BEGUN = 7e-6  # seconds: small layers of networks take longer than they do one after the other
 FILTER_LINE = 2.4  # of a line of the filter that comes from beyond L2 beside the products
+
+
+def why_not_split(problem: ConvProblem) -> str | None:
+    """Why products cannot be of split float32, or None."""
+    if reason := ENGINE.missing():
+        return reason
+    if problem.dtype != "float32":
+        return f"splits float32 only; x is {problem.dtype}"
+    if vector_bytes() != 64:
+        return "takes vectors of 64 bytes only"
+    p = problem.as_3d
+    if p.spatial[0] > 1 or p.kernel[0] > 1 or p.padding[0] != (0, 0):
+        return "takes one and two spatial dimensions only"
+    return None
+
+
+def split_roundings(products: float) -> float:
+    """Products of a sum of float32 whose error is that of so many split ones on matrix tiles.
+
+    A tile sums the even and the odd ones of its CHANNELS from zero, and adds both to the sum of the tiles
+    before: k products err by (CHANNELS / 4 * k + (k / CHANNELS)^2 * CHANNELS / 2)^(1/2), and by
+    (k^2 / 2)^(1/2) one after the other.
+    """
+    return min(products, CHANNELS / 2 + products / CHANNELS)
 
 
 @dataclass(frozen=True)

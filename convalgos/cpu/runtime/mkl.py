@@ -14,13 +14,13 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import os
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from convalgos.core.errors import EXTRAS
+from convalgos.core.library_record import keep_called, was_called
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
@@ -42,7 +42,9 @@ NUMBERS = 8  # words of a task: what MKL wants addresses of
 
 def why_no_mkl() -> str | None:
     """Why MKL cannot be called here, or None. (The wheel has no Python module: `needs` cannot see it.)"""
-    return None if library() else f"needs the mkl package, which is not installed ({EXTRAS['mkl']})"
+    if any(map(was_called, _candidates())) or library():
+        return None
+    return f"needs the mkl package, which is not installed ({EXTRAS['mkl']})"
 
 
 @jit.specialise
@@ -123,6 +125,7 @@ def library() -> ctypes.CDLL | None:
                 _address(mkl, name)
         except (OSError, AttributeError):
             continue
+        keep_called(path)
         return mkl
     return None
 
@@ -134,12 +137,11 @@ def _address(library: ctypes.CDLL, name: str) -> int:
     return address
 
 
-def _candidates() -> Iterator[Path]:
+@cache
+def _candidates() -> tuple[Path, ...]:
     """libmkl_rt.so.N among the files of the mkl wheel."""
     try:
         files = importlib.metadata.files("mkl") or []
     except importlib.metadata.PackageNotFoundError:
-        return
-    for file in files:
-        if file.name.startswith("libmkl_rt.so"):
-            yield Path(str(file.locate())).resolve()
+        return ()
+    return tuple(Path(str(f.locate())).resolve() for f in files if f.name.startswith("libmkl_rt.so"))

@@ -26,7 +26,6 @@ from convalgos.cpu.vectors.halves import SAME
 
 FLOAT = np.dtype(np.float32)
 LIMITS = np.array([-np.inf, np.inf, 0, np.inf], FLOAT)  # of none, and of ReLU
-BOUNDED = "relu", "clip"  # activations that the kernels apply in registers
 
 
 class BiasedActivation(NamedTuple):

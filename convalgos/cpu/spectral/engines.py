@@ -41,9 +41,11 @@ from convalgos.core.cache_files import (
 )
 from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
+from convalgos.core.library_record import keep_called, was_called
 from convalgos.core.machine import fingerprint
 from convalgos.cpu.runtime import mkl
 
+NO_FUNCTIONS = "pyfftw is there, but the FFTW functions inside could not be found"
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
 WISDOM_MAGIC = b"convalgos FFTW wisdom 1\n"  # of the form of its file; raise it when that changes
 PREFIX = {"float32": "fftwf", "float64": "fftw"}
@@ -75,6 +77,8 @@ class Transform:
     def __init__(self, engine: str, dtype: str, lengths: tuple[int, ...]):
         prefix = PREFIX[dtype]
         library = _library(engine)
+        if library is None:  # though it was known to be there
+            raise RuntimeError(f"{engine} can no longer be loaded; was its package changed?")
         shape = longer_lengths(lengths)
         plane = aligned_zeros(2 * spectrum_size(lengths), dtype)
         measured = engine == "fftw" and plane.size in MEASURED_SIZES
@@ -139,7 +143,10 @@ def why_not_engine(engine: str) -> str | None:
         return mkl.why_no_mkl()
     if reason := missing("pyfftw"):
         return reason
-    return None if _library(engine) else "pyfftw is there, but the FFTW functions inside could not be found"
+    path = _pyfftw()
+    if (path is not None and was_called(path)) or _library(engine):
+        return None
+    return NO_FUNCTIONS
 
 
 # --- lengths ---------------------------------------------------------------------------------
@@ -280,15 +287,13 @@ def _library(engine: str) -> ctypes.CDLL | None:
     """The library with FFTW's names, or None where it cannot be found."""
     if engine == "mkl":
         return mkl.library()
-    # Symbols are looked up in pyFFTW's compiled module and in the FFTW libraries it is linked with. It is not
-    # imported as a module: that takes longer than everything else in a first call.
-    package = importlib.util.find_spec("pyfftw")
-    folders = package.submodule_search_locations if package else None
-    module = importlib.machinery.PathFinder.find_spec("pyfftw.pyfftw", folders)
+    path = _pyfftw()
+    if path is None:
+        return None
     try:
         # MKL's layers put FFTW's names before all others once it has run; FFTW must find its own.
         deep = getattr(os, "RTLD_DEEPBIND", 0)
-        library = ctypes.CDLL(module.origin if module else None, mode=os.RTLD_LOCAL | os.RTLD_NOW | deep)
+        library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW | deep)
         for prefix in PREFIX.values():
             with _lock:
                 # as pyFFTW does: wisdom is accepted only where the same solvers are, those of threads too
@@ -304,7 +309,20 @@ def _library(engine: str) -> ctypes.CDLL | None:
                 _address(library, f"{prefix}_{name}")
     except (OSError, AttributeError):
         return None
+    keep_called(path)
     return library
+
+
+@functools.cache
+def _pyfftw() -> Path | None:
+    """pyFFTW's compiled module: FFTW's names are looked up in it and in the libraries that it is linked with.
+
+    It is not imported as a module: that takes longer than everything else in a first call.
+    """
+    package = importlib.util.find_spec("pyfftw")
+    folders = package.submodule_search_locations if package else None
+    module = importlib.machinery.PathFinder.find_spec("pyfftw.pyfftw", folders)
+    return Path(module.origin) if module and module.origin else None
 
 
 def _function(library: Any, name: str, *arguments: Any, result: Any = None) -> Callable[..., Any]:

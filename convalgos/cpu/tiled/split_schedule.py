@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
-from convalgos.core.machine import Machine, vector_bytes
-from convalgos.core.problem import ConvProblem
+from convalgos.core.machine import Machine
 from convalgos.cpu.gemm.split_cut import ALONE, ENGINE, TILE_BASE, TILE_ROW, product_cycles
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
 from convalgos.cpu.gemm.word_cost import word_peak
@@ -24,19 +23,6 @@ SPLIT, HIDDEN = 18.0, 0.5  # cycles to split two vectors of a row; times that be
 PARTLY = 4.0  # times as long where channels do not fill entries: masks, and nothing hides it
 OVERLAP = 3  # the norm of products and filters: loads of tiles wait for those that are fetched
 CROSSING = 3.0  # times that of other boxes is what tiles take from one core's cache to another's
-
-
-def why_not_split(problem: ConvProblem) -> str | None:
-    """Why products cannot be of split float32, or None."""
-    if reason := ENGINE.missing():
-        return reason
-    if problem.dtype != "float32":
-        return f"splits float32 only; x is {problem.dtype}"
-    if vector_bytes() != 64:
-        return "takes vectors of 64 bytes only"
-    if problem.as_3d.spatial[0] > 1 or problem.as_3d.kernel[0] > 1 or problem.as_3d.padding[0] != (0, 0):
-        return "takes one and two spatial dimensions only"
-    return None
 
 
 class SplitBoxSchedule(BoxSchedule):

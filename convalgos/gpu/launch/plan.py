@@ -24,7 +24,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.arrays import empty_like, float8_bits
 from convalgos.core.element_types import FLOAT8_DTYPES
 from convalgos.core.epilogue import RELU, Activation, ActivationLike, activation_of
-from convalgos.core.errors import Unsupported
+from convalgos.core.errors import Unsupported, read_only
 from convalgos.core.plan import Plan, flipped
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
@@ -243,7 +243,7 @@ class GpuPlan(Plan):
     def _target(self, out: Any, read: tuple[Any, ...]) -> Any:
         """The array to compute into: `out` itself where that is safe."""
         if not getattr(out.flags, "writeable", True):
-            raise ValueError("out is read-only; it must be writeable")
+            raise read_only("out")
         safe = self._is_fixed(out) and not self._flips_result
         if safe and not any(a is not None and self._overlaps(out, a) for a in read):
             return out
@@ -267,7 +267,7 @@ class GpuPlan(Plan):
                 f"it has strides {array.strides} and starts at {self.device.address(array):#x}"
             )
         if name == "out" and not getattr(array.flags, "writeable", True):
-            raise ValueError("out is read-only; it must be writeable")
+            raise read_only("out")
         return array
 
     def _bare_filter(self, w: Any) -> Any:

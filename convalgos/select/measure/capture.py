@@ -76,13 +76,6 @@ def read_capture(path: str | Path) -> Counter[ConvProblem]:
     return found
 
 
-def add_counts(path: str | Path, more: Mapping[ConvProblem, int]) -> None:
-    """Add counts to those of a file, alone among all processes."""
-    path = Path(path)
-    with locked(path, PATIENCE):
-        _add(path, more)
-
-
 def gather_counts(path: str | Path) -> Counter[ConvProblem]:
     """Add to a file what processes counted that ended without doing so, and read it; empty if there is none.
 
