@@ -16,15 +16,8 @@ from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
-from convalgos.network.arena import (
-    Buffer,
-    arrays_of,
-    is_view,
-    most_alive,
-    place_buffers,
-    scratch_bytes,
-    with_places,
-)
+from convalgos.network.arena import arrays_of, is_view, scratch_bytes, with_places
+from convalgos.network.buffers import Buffer, most_alive, place_buffers
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
     Concatenation,
@@ -599,7 +592,7 @@ def test_buffers_are_packed_near_the_bytes_that_are_alive():
             for n, f, d in zip(rng.integers(1, 99, 60), first, rng.geometric(0.4, 60), strict=True)
         ]
         at_begin = [Buffer(int(n) * 64, i, i) for i, n in enumerate(rng.integers(0, 60, 40))]
-        places, total = place_buffers(buffers, at_begin)
+        places, total, _ = place_buffers(buffers, at_begin)
         buffers, places = buffers + at_begin, places + [0] * len(at_begin)
         for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
             if a[1] <= b[2] and b[1] <= a[2]:

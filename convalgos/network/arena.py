@@ -4,109 +4,94 @@ Values first find what they share memory with: views lie where what they show li
 is written into slices of the whole, and so costs nothing; elementwise steps write over what nobody reads
 after them. What is left are buffers with a size and a time, which are packed. Scratch lies at the begin of
 the arena, for all steps at one place, which stays in the caches: values lie behind what theirs take of it.
-
-Source: Pisarchyk and Lee 2020, arXiv:2001.03288 (greedy by size, best fit).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.layouts import BLOCKS, array_shape
+from convalgos.network.buffers import ORDERS, Buffer, most_alive, place_buffers
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
 from convalgos.network.group_norms import GroupNormalization
-from convalgos.network.planned import Planned, PlannedStep
+from convalgos.network.planned import Planned, PlannedStep, Sharing
 
 # Bytes up to which values lie apart from all scratch, which stays in the caches: MobileNetV2 by turns 0.97.
 APART = 1 << 24
-Place = int | tuple[str, int]  # bytes from the begin, or (value that it is a slice of, first channel)
+WIDER = 1.05  # times the waste of a plan for other sizes, up to which buffers take their places in its order
 
 
-class Buffer(NamedTuple):
-    """Memory that is in use from the run of one step to that of another, both included."""
-
-    nbytes: int
-    first: int
-    last: int
-
-
-def most_alive(buffers: Sequence[Buffer]) -> int:
-    """The bytes in use at the worst step: no packing takes less."""
-    changes: dict[int, int] = {}
-    for nbytes, first, last in buffers:
-        changes[first] = changes.get(first, 0) + nbytes
-        changes[last + 1] = changes.get(last + 1, 0) - nbytes
-    most = alive = 0
-    for step in sorted(changes):
-        alive += changes[step]
-        most = max(most, alive)
-    return most
-
-
-def place_buffers(buffers: Sequence[Buffer], first: Sequence[Buffer] = ()) -> tuple[list[int], int]:
-    """(where each buffer begins, bytes of all): buffers whose times overlap lie apart.
-
-    The best of several orders in which each takes the tightest gap that it fits in.
-
-    Args:
-        first: those that lie at the begin, at times of their own.
-
-    Example:
-        >>> place_buffers([Buffer(64, 0, 1), Buffer(64, 1, 2), Buffer(128, 2, 3)])
-        ([0, 128, 0], 192)
-    """
-    orders = (
-        lambda i: (-buffers[i].nbytes, buffers[i].first),
-        lambda i: (buffers[i].first, -buffers[i].nbytes),
-        lambda i: (-buffers[i].nbytes * (buffers[i].last - buffers[i].first + 1), buffers[i].first),
-    )
-    least, best = most_alive([*buffers, *first]), ([0] * len(buffers), 0)
-    for turn, order in enumerate(orders):
-        found = _packed(buffers, sorted(range(len(buffers)), key=order), first)
-        if not turn or found[1] < best[1]:
-            best = found
-        if best[1] == least:
-            break
-    return best
-
-
-def _packed(
-    buffers: Sequence[Buffer], order: Sequence[int], at_begin: Sequence[Buffer]
-) -> tuple[list[int], int]:
-    places, total = [0] * len(buffers), max((nbytes for nbytes, *_ in at_begin), default=0)
-    placed = sorted((0, *buffer) for buffer in at_begin)  # (begin, end, first, last)
-    for i in order:
-        nbytes, first, last = buffers[i]
-        best, tightest, free = None, math.inf, 0
-        for begin, end, other_first, other_last in placed:  # by where they begin
-            if first <= other_last and other_first <= last:
-                if nbytes <= begin - free < tightest:
-                    best, tightest = free, begin - free
-                free = max(free, end)
-        places[i] = free if best is None else best
-        total = max(total, places[i] + nbytes)
-        placed.append((places[i], places[i] + nbytes, first, last))
-        placed.sort()
-    return places, total
-
-
-def with_places(planned: Planned, graph: NetworkGraph) -> Planned:
+def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = None) -> Planned:
     """A plan with the places of its values, and the sizes of the arena and of the scratch.
 
     Inputs and outputs of the network have no place: they lie in arrays of the caller.
+
+    Args:
+        known: a plan of the same steps for other sizes, which has places: values share memory as in this one
+            where they may, and no more memory is wasted.
     """
-    return _Sharing(planned, graph).placed()
+    if known is not None and known.sharing is not None and _still_shares(planned, known, known.sharing):
+        placed = _placed_by(planned, known.sharing)
+        assert placed.sharing is not None
+        if placed.arena_bytes * known.sharing.least <= WIDER * known.arena_bytes * placed.sharing.least:
+            return placed
+    return _placed_by(planned, _Sharing(planned, graph).found())
+
+
+def _placed_by(planned: Planned, sharing: Sharing) -> Planned:
+    """A plan with places, where it is known which values share memory."""
+    buffers, scratches = _buffers(planned, sharing), _scratches(planned)
+    scratch = max((nbytes for nbytes, *_ in scratches), default=0)
+    if scratch + most_alive(buffers) < APART:
+        scratches = [Buffer(scratch, 0, len(planned.steps))]
+    orders = range(len(ORDERS)) if sharing.order is None else (sharing.order,)
+    offsets, total, order = place_buffers(buffers, scratches, orders)
+    begins = dict(zip(sharing.times, offsets, strict=True))
+    places = {
+        name: begins[place] if isinstance(place, str) else place for name, place in sharing.where.items()
+    }
+    sharing = sharing._replace(order=order, least=most_alive([*buffers, *scratches]))
+    return replace(planned, places=places, arena_bytes=total, scratch_bytes=scratch, sharing=sharing)
+
+
+def _buffers(planned: Planned, sharing: Sharing) -> list[Buffer]:
+    return [Buffer(whole_lines(value_bytes(planned, root)), *time) for root, time in sharing.times.items()]
+
+
+def _still_shares(planned: Planned, known: Planned, sharing: Sharing) -> bool:
+    """Whether values may share memory as in a plan of the same steps for other sizes."""
+    pairs = [(own.plan, other.plan) for own, other in zip(planned.steps, known.steps, strict=True)]
+    if any((own is None) != (other is None) for own, other in pairs):
+        return False  # of what is moved in one of them only
+    for name in sharing.slices:
+        own, other = planned.shapes[name], known.shapes[name]
+        if own[1] != other[1] or (own[0] == 1) != (other[0] == 1):
+            return False
+        if own[0] > 1 and any(_strided(a) != _strided(b) for a, b in pairs):
+            return False
+    for i, name in sharing.overwritten:
+        by = planned.steps[i]
+        if value_bytes(planned, name) != value_bytes(planned, by.step.output):
+            return False
+        if isinstance(by.step, Convolution) and not getattr(by.plan, "adds_first", False):
+            return False
+    return True
+
+
+def value_bytes(planned: Planned, name: str) -> int:
+    """Of the array of a value."""
+    count = math.prod(array_shape(planned.layouts.get(name, "channels_first"), planned.shapes[name]))
+    return count * planned.dtype(name).itemsize
 
 
 def least_arena_bytes(planned: Planned, graph: NetworkGraph) -> int:
     """The bytes of a plan that are in use at the worst of its steps: no arena takes less."""
-    return most_alive([*_Sharing(planned, graph).buffers().values(), *_scratches(planned)])
+    return most_alive([*_buffers(planned, _Sharing(planned, graph).found()), *_scratches(planned)])
 
 
 class _Sharing:
@@ -117,6 +102,7 @@ class _Sharing:
         self._outside = {*graph.inputs, *graph.outputs}
         self._same: dict[str, str] = {}  # value -> one that lies where it does
         self._slices: dict[str, tuple[str, int]] = {}  # value -> (whole, first channel)
+        self._overwritten: list[tuple[int, str]] = []  # by which step, and which value
         self._members: dict[str, list[str]] = {}  # of each buffer, by the value that it is named after
         self._written: dict[str, int] = {}  # by which step
         self._read: dict[str, list[int]] = {name: [] for name in graph.inputs}  # by which steps
@@ -128,18 +114,15 @@ class _Sharing:
         for name in graph.outputs:
             self._read[name].append(len(planned.steps))  # by the caller
 
-    def placed(self) -> Planned:
-        buffers, scratches = self.buffers(), _scratches(self._planned)
-        scratch = max((nbytes for nbytes, *_ in scratches), default=0)
-        if scratch + most_alive(list(buffers.values())) < APART:
-            scratches = [Buffer(scratch, 0, len(self._planned.steps))]
-        offsets, total = place_buffers(list(buffers.values()), scratches)
-        begins = dict(zip(buffers, offsets, strict=True))
-        places = {name: place for name in self._read if (place := self._place(name, begins)) is not None}
-        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=scratch)
+    def found(self) -> Sharing:
+        """Who shares memory with whom."""
+        times = {root: self._time(root) for root in self._roots()}
+        where = {name: place for name in self._read if (place := self._place(name)) is not None}
+        return Sharing(where, times, dict(self._slices), tuple(self._overwritten))
 
-    def buffers(self) -> dict[str, Buffer]:
-        """Those that are left when all that may has found what it shares memory with; named by a value."""
+    def _roots(self) -> list[str]:
+        """The buffers that are left when all that may has found what it shares memory with, each named by a
+        value."""
         steps = self._planned.steps
         for planned_step in sorted(steps, key=lambda s: -len(s.step.inputs)):  # the longest has the others
             if isinstance(planned_step.step, Concatenation):
@@ -151,7 +134,7 @@ class _Sharing:
             self._members.setdefault(self._root(name), []).append(name)
         for i, planned_step in enumerate(steps):
             self._overwrite(i, planned_step)
-        return {name: self._buffer(name) for name in self._members if name not in self._outside}
+        return [name for name in self._members if name not in self._outside]
 
     def _slice(self, planned_step: PlannedStep) -> None:
         """Let the inputs of a concatenation lie in its output, where its layout and their steps allow it."""
@@ -211,8 +194,13 @@ class _Sharing:
             if root in self._outside or root in (whole for whole, _ in self._slices.values()):
                 continue
             free = all(r <= i for member in self._members[root] for r in self._read[member])
-            if free and self._layout(name) == layout and self._nbytes(name) == self._nbytes(step.output):
+            if (
+                free
+                and self._layout(name) == layout
+                and value_bytes(self._planned, name) == value_bytes(self._planned, step.output)
+            ):
                 self._same[step.output] = name
+                self._overwritten.append((i, name))
                 self._members[root] += self._members.pop(step.output)
                 return
 
@@ -226,23 +214,19 @@ class _Sharing:
             else:
                 return name
 
-    def _place(self, name: str, begins: dict[str, int]) -> Place | None:
+    def _place(self, name: str) -> str | tuple[str, int] | None:
         while name in self._same:
             name = self._same[name]
-        return self._slices.get(name, begins.get(name))
+        return self._slices.get(name, None if name in self._outside else name)
 
-    def _buffer(self, root: str) -> Buffer:
+    def _time(self, root: str) -> tuple[int, int]:
+        """The first and the last step that use a buffer."""
         members = self._members[root]
         first = min(self._written[name] for name in members)
-        last = max(max(self._read[name], default=self._written[name]) for name in members)
-        return Buffer(whole_lines(self._nbytes(root)), first, last)
+        return first, max(max(self._read[name], default=self._written[name]) for name in members)
 
     def _layout(self, name: str) -> str:
         return self._planned.layouts.get(name, "channels_first")
-
-    def _nbytes(self, name: str) -> int:
-        count = math.prod(array_shape(self._layout(name), self._planned.shapes[name]))
-        return count * self._planned.dtype(name).itemsize
 
 
 def scratch_bytes(planned_step: PlannedStep) -> int:
@@ -292,4 +276,8 @@ def is_view(planned_step: PlannedStep) -> bool:
 
 def _takes_slices(planned_step: PlannedStep) -> bool:
     """Whether its arrays may be slices, with more from one image to the next than they hold."""
-    return isinstance(planned_step.step, Concatenation) or getattr(planned_step.plan, "strided_batch", False)
+    return isinstance(planned_step.step, Concatenation) or _strided(planned_step.plan)
+
+
+def _strided(plan: Any) -> bool:
+    return bool(getattr(plan, "strided_batch", False))

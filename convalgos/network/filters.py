@@ -84,6 +84,8 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
             let_go(w)
         return prepared
 
+    if not missing:
+        return found
     huge = [wanted for wanted, planned_step in missing.items() if _nbytes(planned_step) >= HUGE]
     found |= {wanted: prepare(missing.pop(wanted)) for wanted in huge}
     if huge:

@@ -61,7 +61,7 @@ def replanned(
         steps = _Replanning(known, choice, graph, inputs, limits, growth).steps()
     except (Unsupported, ValueError):  # what was joined cannot be, in these sizes, or these go with nothing
         return None
-    return with_places(steps, graph)
+    return with_places(steps, graph, known)
 
 
 class _Replanning:

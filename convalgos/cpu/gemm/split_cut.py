@@ -32,7 +32,7 @@ ENGINE = ENGINES["amx", "bfloat16"]
 CHUNK = 16  # entries of a pass over a panel: 96 KiB of filters, which all tiles of a block meet from L2
 # Shares of L2, for the split input of a block, where the filter takes more than that, and where it does not
 ROOM, NEAR = 0.4, 0.12
-TRIED = 12  # numbers of blocks
+TRIED, TRIED_LIKE = 12, 1  # numbers of blocks more than the fewest, and more or less than as known
 # Cycles of a thread in which float32 has its peak; Xeon (Sapphire Rapids), 616 layers of one to eight images
 TILE_BASE, TILE_ROW = 0.64, 0.0225  # of the products of a tile: over those of 16 rows, and of each row
 ALONE = 0.9  # more for a tile without a second one, whose sums wait for each other
@@ -70,58 +70,58 @@ class SplitCut:
         _, step_h, step_w = self.problem.stride
         return step_h // self.steps[0], step_w // self.steps[1]
 
-    @property
+    @cached_attribute
     def phase_rows(self) -> int:
         """Split rows of an image of each phase of the stride: those of outputs below each other follow on."""
         reach = (self.rows - 1) * self.strides[0] + self.problem.kernel_extent[1]
         return -(-reach // self.strides[0])
 
-    @property
+    @cached_attribute
     def pitch(self) -> int:
         """Pixels of a split row: whole strides."""
         reach = (self.columns - 1) * self.strides[1] + self.problem.kernel_extent[2]
         return -(-reach // self.strides[1]) * self.strides[1]
 
-    @property
+    @cached_attribute
     def positions(self) -> int:
         """From one row of outputs to the next."""
         return self.pitch // self.strides[1]
 
-    @property
+    @cached_attribute
     def outputs(self) -> int:
         """Positions of a block, from its first output to its last one."""
         behind = (self.images - 1) * self.phase_rows + self.rows - 1
         return behind * self.positions + self.columns
 
-    @property
+    @cached_attribute
     def tile(self) -> int:
         """Positions of a tile: even tiles."""
         return -(-self.outputs // -(-self.outputs // ROWS))
 
-    @property
+    @cached_attribute
     def blocks(self) -> tuple[int, int, int]:
         """Along images, rows and columns."""
         _, rows, columns = self.problem.spatial_out
         return -(-self.problem.N // self.images), -(-rows // self.rows), -(-columns // self.columns)
 
-    @property
+    @cached_attribute
     def channel_blocks(self) -> int:
         return -(-self.problem.C // CHANNELS)
 
-    @property
+    @cached_attribute
     def vectors(self) -> int:
         """Of filters."""
         return -(-self.problem.K // LANES)
 
-    @property
+    @cached_attribute
     def panels(self) -> int:
         return -(-self.vectors // ACROSS)
 
-    @property
+    @cached_attribute
     def entries(self) -> int:
         return self.channel_blocks * math.prod(self.kernel)
 
-    @property
+    @cached_attribute
     def plane_bytes(self) -> int:
         """Of a term of a block of channels."""
         return self.strides[0] * self.images * self.phase_rows * self.pitch * WIDTH
@@ -181,18 +181,40 @@ def split_cut(problem: ConvProblem) -> SplitCut:
     return min((cut for n in parts for cut in _cuts(p, n)), key=lambda cut: split_cycles(cut, threads))
 
 
-def _cuts(p: ConvProblem, parts: int) -> Iterator[SplitCut]:
-    """Blocks whose split input has room in L2."""
+def split_cut_like(problem: ConvProblem, known: SplitCut) -> SplitCut | None:
+    """The cut with as many parts of the filters as one for other sizes of the maps, in blocks about as large;
+    None where these do not stay in L2."""
+    p, threads = row_view(problem), plan_threads()
+    cuts = list(_cuts(p, known.parts, known))
+    found = cuts[0] if len(cuts) == 1 else min(cuts, key=lambda cut: split_cycles(cut, threads))
+    return found if found.scratch_bytes <= cache_sizes()[1] else None
+
+
+def _cuts(p: ConvProblem, parts: int, near: SplitCut | None = None) -> Iterator[SplitCut]:
+    """Blocks whose split input has room in L2.
+
+    Args:
+        near: a cut for other sizes of the maps, which tells about how many blocks there are.
+    """
     _, rows, columns = p.spatial_out
     whole = SplitCut(p, 1, rows, columns, parts)
     room = cache_sizes()[1] * (ROOM if filter_bytes(p) / parts > ROOM * cache_sizes()[1] else NEAR)
     most = TERMS * whole.term_bytes / room  # pieces of an image
     shares = plan_threads() if parts == 1 else 1
+    alone = near is not None and (near.rows, near.columns) == near.problem.spatial_out[1:]
     if most <= 1:
         yield SplitCut(p, min(int(1 / most), -(-p.N // shares)), rows, columns, parts)
+        if alone:  # whole images, as they were
+            return
     least = max(2, math.ceil(most))
     units = max(rows, -(-columns // PAIR))
-    for count in range(min(least, units), min(units, least + TRIED) + 1):
+    first, last = min(least, units), min(units, least + TRIED)
+    if near is not None and not alone:
+        pixels = math.prod(near.problem.spatial_out)
+        blocks = round(near.blocks[1] * near.blocks[2] * rows * columns / pixels)
+        first = min(max(first, blocks - TRIED_LIKE), last)
+        last = max(first, min(last, blocks + TRIED_LIKE))
+    for count in range(first, last + 1):
         if rows > 1:
             yield SplitCut(p, 1, -(-rows // count), columns, parts)
         else:
