@@ -1,5 +1,6 @@
 """New shapes of a network's inputs: planned from what it has, with the answers of a plan of their own."""
 
+import itertools
 import math
 import threading
 
@@ -13,6 +14,7 @@ from convalgos.core.epilogue import RELU, activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.direct import Direct
+from convalgos.network import arena
 from convalgos.network import choice as choice_module
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, Pooling, View
 from convalgos.network.network import Network
@@ -111,6 +113,31 @@ def test_any_sizes_give_what_a_plan_of_their_own_gives(shipped_figures):
         poison(net)
         assert all(map(np.array_equal, net(x), y))
         assert graph.shapes_of({"x": x.shape}).items() <= net.plans()[-1].planned.shapes.items()
+
+
+def test_values_share_memory_as_in_the_known_plan(shipped_figures, monkeypatch):
+    """In maps of other sizes those that live at one time lie apart, too; with images it is found anew."""
+    graph = gated_network(np.random.default_rng(8))
+    net = Network(graph)
+    first = net.plan((1, 3, 40, 56)).planned
+    for shape in ((1, 3, 33, 91), (1, 3, 200, 24), (1, 3, 11, 13)):
+        net(np.zeros(shape, np.float32))
+        own = arena.with_places(net.plans()[-1].planned, graph)
+        with monkeypatch.context() as patch:
+            patch.setattr(arena, "_Sharing", None)  # nobody asks again who may share
+            planned = arena.with_places(own, graph, first)
+        assert planned.sharing.where == first.sharing.where
+        assert planned.arena_bytes <= 1.06 * own.arena_bytes * first.arena_bytes / first.sharing.least
+        lives = [
+            (planned.places[root], planned.places[root] + arena.value_bytes(planned, root), *time)
+            for root, time in planned.sharing.times.items()
+        ]
+        for a, b in itertools.combinations(lives, 2):
+            assert a[1] <= b[0] or b[1] <= a[0] or a[3] < b[2] or b[3] < a[2]
+        assert max(end for _, end, *_ in lives) <= planned.arena_bytes
+    net(np.zeros((2, 3, 40, 56), np.float32))
+    images = net.plans()[-1].planned
+    assert len(images.steps) == len(first.steps) and not arena._still_shares(images, first, first.sharing)
 
 
 def test_filters_in_another_order_are_not_taken():

@@ -118,10 +118,20 @@ class _Replanning:
                 raise Unsupported("a transpose moves nothing in the other sizes only")
             before = self._known.shapes
             same = all(shapes[name] == before[name] for name in (*step.inputs, *step.outputs))
-            plan = known.plan if same else plan_of(step, shapes, known.writes, self._dtype(step))
+            plan = known.plan if same else self._of_step(step, known.writes)
         if plan is known.plan:
             return known
         return PlannedStep(step, known.reads, known.writes, plan, known.seconds * self._grown(step.output))
+
+    def _of_step(self, step: Step, layout: str) -> Any:
+        """The plan of a step that is no convolution; of windows once for all steps that have the same."""
+        dtype = self._dtype(step)
+        if not isinstance(step, Pooling):
+            return plan_of(step, self._shapes, layout, dtype)
+        key = step.problem(self._shapes[step.inputs[0]], dtype), layout
+        if key not in self._plans:
+            self._plans[key] = plan_of(step, self._shapes, layout, dtype)
+        return self._plans[key]
 
     def _grown(self, name: str) -> float:
         """Times as many elements of a value as in the plan that is known."""

@@ -8,7 +8,7 @@ of the split rows, of which those behind the end of a row of outputs are compute
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ ENGINE = ENGINES["amx", "bfloat16"]
 CHUNK = 16  # entries of a pass over a panel: 96 KiB of filters, which all tiles of a block meet from L2
 # Shares of L2, for the split input of a block, where the filter takes more than that, and where it does not
 ROOM, NEAR = 0.4, 0.12
-TRIED, TRIED_LIKE = 12, 1  # numbers of blocks more than the fewest, and more or less than as known
+TRIED = 12  # numbers of blocks
 # Cycles of a thread in which float32 has its peak; Xeon (Sapphire Rapids), 616 layers of one to eight images
 TILE_BASE, TILE_ROW = 0.64, 0.0225  # of the products of a tile: over those of 16 rows, and of each row
 ALONE = 0.9  # more for a tile without a second one, whose sums wait for each other
@@ -185,8 +185,7 @@ def split_cut_like(problem: ConvProblem, known: SplitCut) -> SplitCut | None:
     """The cut with as many parts of the filters as one for other sizes of the maps, in blocks about as large;
     None where these do not stay in L2."""
     p, threads = row_view(problem), plan_threads()
-    cuts = list(_cuts(p, known.parts, known))
-    found = cuts[0] if len(cuts) == 1 else min(cuts, key=lambda cut: split_cycles(cut, threads))
+    found = min(_cuts(p, known.parts, known), key=lambda cut: split_cycles(cut, threads))
     return found if found.scratch_bytes <= cache_sizes()[1] else None
 
 
@@ -201,24 +200,24 @@ def _cuts(p: ConvProblem, parts: int, near: SplitCut | None = None) -> Iterator[
     room = cache_sizes()[1] * (ROOM if filter_bytes(p) / parts > ROOM * cache_sizes()[1] else NEAR)
     most = TERMS * whole.term_bytes / room  # pieces of an image
     shares = plan_threads() if parts == 1 else 1
-    alone = near is not None and (near.rows, near.columns) == near.problem.spatial_out[1:]
     if most <= 1:
         yield SplitCut(p, min(int(1 / most), -(-p.N // shares)), rows, columns, parts)
-        if alone:  # whole images, as they were
-            return
     least = max(2, math.ceil(most))
     units = max(rows, -(-columns // PAIR))
-    first, last = min(least, units), min(units, least + TRIED)
-    if near is not None and not alone:
-        pixels = math.prod(near.problem.spatial_out)
-        blocks = round(near.blocks[1] * near.blocks[2] * rows * columns / pixels)
-        first = min(max(first, blocks - TRIED_LIKE), last)
-        last = max(first, min(last, blocks + TRIED_LIKE))
-    for count in range(first, last + 1):
+    tried = range(min(least, units), min(units, least + TRIED) + 1)
+    for count in tried if near is None else _counts_near(near, rows * columns, tried, shares):
         if rows > 1:
             yield SplitCut(p, 1, -(-rows // count), columns, parts)
         else:
             yield SplitCut(p, 1, 1, min(columns, -(-columns // (count * PAIR)) * PAIR), parts)
+
+
+def _counts_near(near: SplitCut, pixels: int, tried: Sequence[int], threads: int) -> set[int]:
+    """Of the numbers of blocks that are tried those of a known cut: as many, and blocks as large."""
+    known = near.blocks[1] * near.blocks[2]
+    count = round(known * pixels / math.prod(near.problem.spatial_out))
+    found = {known, count - 1, count, count + 1, count // threads * threads, -(-count // threads) * threads}
+    return {min(max(n, tried[0]), tried[-1]) for n in found}
 
 
 def split_cycles(cut: SplitCut, threads: int, product: float = 16.0) -> float:
