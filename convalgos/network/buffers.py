@@ -54,7 +54,7 @@ def place_buffers(
         >>> place_buffers([Buffer(64, 0, 1), Buffer(64, 1, 2), Buffer(128, 2, 3)])
         ([0, 128, 0], 192, 0)
     """
-    least = most_alive([*buffers, *first])
+    least = most_alive([*buffers, *first]) if len(orders) > 1 else 0
     best: tuple[list[int], int, int] | None = None
     for number in orders:
         order = sorted(range(len(buffers)), key=lambda i: ORDERS[number](buffers[i]))

@@ -115,6 +115,7 @@ class Planned:
     scratch_bytes: int = 0  # of these, at the begin: the most that one step asks for; steps share them
     sharing: Sharing | None = None  # where values have places
     threads: int = 0  # that the plans of its steps share their work among
+    made_like: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of its layers
 
     def dtype(self, name: str) -> np.dtype:
         """The type of a value."""

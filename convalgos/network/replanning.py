@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,8 @@ from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothin
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
 from convalgos.select.ranking import Candidate
+
+MADE = 1024  # plans of layers that are kept for further shapes
 
 
 def replanned(
@@ -75,7 +79,7 @@ class _Replanning:
         self._candidates = {step.output: option.candidate for step, option in choice.options.items()}
         self._graph_steps = {name: step for step in graph.steps for name in step.outputs}
         self._measured = devices.store("cpu").known()
-        self._plans: dict[Any, Any] = {}  # of convolutions that the network has several times
+        self._plans: dict[Any, Any] = {}  # of layers that the network has several times
 
     def steps(self) -> Planned:
         """The plan, before its values have places.
@@ -130,7 +134,7 @@ class _Replanning:
             return plan_of(step, self._shapes, layout, dtype)
         key = step.problem(self._shapes[step.inputs[0]], dtype), layout
         if key not in self._plans:
-            self._plans[key] = plan_of(step, self._shapes, layout, dtype)
+            self._plans[key] = self._made_once(key, partial(plan_of, step, self._shapes, layout, dtype))
         return self._plans[key]
 
     def _grown(self, name: str) -> float:
@@ -159,12 +163,19 @@ class _Replanning:
             candidate = self._candidate(step)
             if known.algorithm != candidate.id:
                 raise Unsupported(f"{known.algorithm} is not what was chosen, {candidate.id}")
-            if problem == before:
-                self._plans[key] = known
-            else:
-                limits = limits_of(self._limits, candidate.precision)
-                self._plans[key] = choose.plan_like(candidate.algorithm, problem, limits, known)
+            limits = limits_of(self._limits, candidate.precision)
+            like = partial(choose.plan_like, candidate.algorithm, problem, limits, known)
+            self._plans[key] = known if problem == before else self._made_once((known, problem), like)
         return self._plans[key]
+
+    def _made_once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What was made for other shapes of the inputs, between which layers with few pixels are the same."""
+        made = self._known.made_like
+        if key not in made:
+            if len(made) >= MADE:
+                made.clear()
+            made[key] = make()
+        return made.get(key) or make()  # another thread may have cleared it
 
     def _pooled(self, plan: Any, pooling: PoolProblem) -> BoxPlan:
         """A plan of a convolution as one that pools what it writes."""
@@ -219,7 +230,8 @@ class _Replanning:
             whole = isinstance(pooling, Pooling) and pooling.kernel in (None, block.depthwise.spatial_out)
             if not whole:
                 raise Unsupported("the mean is not that of whole maps")
-        plan = SeparablePlan(block, bool(step.mean), known)
+        like = partial(SeparablePlan, block, bool(step.mean), known)
+        plan: SeparablePlan = self._made_once((known, block), like)
         limit = self._limits.workspace_limit
         if limit is not None and plan.scratch_bytes > limit:
             raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")
