@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 import threading
 
 import numpy as np
@@ -113,6 +114,28 @@ def test_any_sizes_give_what_a_plan_of_their_own_gives(shipped_figures):
         poison(net)
         assert all(map(np.array_equal, net(x), y))
         assert graph.shapes_of({"x": x.shape}).items() <= net.plans()[-1].planned.shapes.items()
+
+
+def test_plans_of_layers_serve_further_shapes(shipped_figures, monkeypatch):
+    """Layers that are alike in two shapes are planned once; what is cut for more work serves its like."""
+    rng = np.random.default_rng(9)
+    graph = gated_network(rng)
+    net = Network(graph)
+    known = net.plan((1, 3, 40, 56)).planned
+    plans = []
+    for width in (301, 302, 301):
+        x = rng.standard_normal((1, 3, 40, width)).astype(np.float32)
+        same(net(x), Network(graph)(x))
+        plans.append([s.plan for s in net.plans()[-1].planned.steps])
+    alike = [a is b for a, b in zip(*plans[:2], strict=True)]
+    assert any(alike) and not all(alike) and all(map(operator.is_, plans[0], plans[2]))
+    others = [found for key, found in known.made_like.items() if len(key) == 1]
+    assert others and {len(found) for found in others} == {2}, "the known plan, and that of 301"
+    monkeypatch.setattr("convalgos.network.replanning.MADE", 3)
+    for width in (90, 91, 93, 95):
+        x = rng.standard_normal((1, 3, 40, width)).astype(np.float32)
+        same(net(x), Network(graph)(x))
+        assert len(known.made_like) <= 4
 
 
 def test_values_share_memory_as_in_the_known_plan(shipped_figures, monkeypatch):

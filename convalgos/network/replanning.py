@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
 from convalgos.core.pool_problem import PoolProblem
@@ -40,9 +41,11 @@ from convalgos.network.reached_taps import reaches_all
 from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
+from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
 MADE = 1024  # plans of layers that are kept for further shapes
+ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
 
 
 def replanned(
@@ -164,9 +167,25 @@ class _Replanning:
             if known.algorithm != candidate.id:
                 raise Unsupported(f"{known.algorithm} is not what was chosen, {candidate.id}")
             limits = limits_of(self._limits, candidate.precision)
-            like = partial(choose.plan_like, candidate.algorithm, problem, limits, known)
+            like = partial(self._like_nearest, candidate.algorithm, problem, limits, known)
             self._plans[key] = known if problem == before else self._made_once((known, problem), like)
         return self._plans[key]
+
+    def _like_nearest(
+        self, algorithm: Algorithm, problem: ConvProblem, limits: Constraints, known: Any
+    ) -> Any:
+        """The plan of a layer like the known one of the most similar work, which may be of other shapes.
+
+        What is cut anew for much more work than all of these have is one of them from then on.
+        """
+        others: list[Any] = self._known.made_like.setdefault((known,), [known])
+        work = problem.flops
+        growth = [max(work, p.problem.flops) / max(1, min(work, p.problem.flops)) for p in others]
+        least = min(growth)
+        plan = choose.plan_like(algorithm, problem, limits, others[growth.index(least)])
+        if least > ALIKE and len(others) < OTHERS:
+            others.append(plan)
+        return plan
 
     def _made_once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What was made for other shapes of the inputs, between which layers with few pixels are the same."""
