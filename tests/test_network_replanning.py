@@ -17,9 +17,18 @@ from convalgos.core.machine import vector_bytes
 from convalgos.cpu.direct import Direct
 from convalgos.network import arena
 from convalgos.network import choice as choice_module
-from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, Pooling, View
+from convalgos.network.graph import (
+    Concatenation,
+    Convolution,
+    Elementwise,
+    NetworkGraph,
+    Pooling,
+    Transpose,
+    View,
+)
 from convalgos.network.network import Network
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
+from convalgos.network.step_options import moves_nothing
 from convalgos.select import find_algorithm
 from convalgos.select.choose import plan_like
 from convalgos.select.constraints import Constraints
@@ -136,6 +145,24 @@ def test_plans_of_layers_serve_further_shapes(shipped_figures, monkeypatch):
         x = rng.standard_normal((1, 3, 40, width)).astype(np.float32)
         same(net(x), Network(graph)(x))
         assert len(known.made_like) <= 4
+
+
+@pytest.mark.parametrize(
+    ("order", "reads", "writes", "nothing"),
+    [
+        ((0, 2, 1), "channels_first", "channels_last", True),
+        ((0, 2, 1), "channels_last", "channels_first", True),  # the same order moves channels both ways
+        ((0, 2, 1), "channels_first", "channels_first", False),
+        ((0, 2, 3, 1), "channels_last", "channels_first", True),
+        ((0, 2, 3, 1), "channels_first", "channels_last", False),
+        ((0, 3, 1, 2), "channels_first", "channels_last", True),
+        ((0, 3, 1, 2), "channels_last", "channels_first", False),
+    ],
+)
+def test_transposes_that_move_nothing(order, reads, writes, nothing):
+    x = (6, 49, 96, 5)[: len(order)]
+    shapes = {"x": x, "y": tuple(x[axis] for axis in order)}
+    assert moves_nothing(Transpose("t", ("x",), "y", order), reads, writes, shapes) is nothing
 
 
 def test_values_share_memory_as_in_the_known_plan(shipped_figures, monkeypatch):
