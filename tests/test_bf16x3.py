@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
+from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import laid, to_logical
+from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.bf16x3 import ALGORITHMS
 from convalgos.cpu.gemm.blocked_cut import row_view
-from convalgos.cpu.gemm.split_cut import SplitCut
+from convalgos.cpu.gemm.split_cut import SplitCut, split_cycles
 from convalgos.cpu.gemm.split_plan import BrainSumsPlan
 from convalgos.cpu.reference import reference
+from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
 
 (SPLIT,) = ALGORITHMS
@@ -64,6 +67,43 @@ def test_filters_serve_all_sizes_of_maps():
     w = np.ones(POINT.w_shape, np.float32)
     x = np.ones((2, 1, 30, 40, 16), np.float32)
     assert (large(x, small.prepare(w)) == 1).all()
+
+
+LIKE = [  # a known size of a layer, and another one
+    ("n1 c64 h30 w41 k48 r3 s3 p1 blocked16", (1, 64, 17, 90)),
+    ("n1 c40 h30 w41 k48 r1 s1 channels_last", (3, 40, 25, 11)),
+    ("n1 c512 h60 w60 k16 r1 s1 stride2 blocked16", (1, 512, 7, 8)),  # blocks of rows, then a whole image
+    ("n1 c512 h7 w8 k16 r1 s1 stride2 blocked16", (1, 512, 60, 60)),
+]
+
+
+@pytest.mark.parametrize(("text", "x_shape"), LIKE)
+def test_other_sizes_are_cut_like_known_ones(text, x_shape):
+    known, rng = served(ConvProblem.parse(text)), np.random.default_rng(1)
+    problem = known.problem.replace(x_shape=x_shape)
+    plan = SPLIT.plan_like(problem, known)
+    best = SPLIT.plan(problem)
+    cycles = [split_cycles(cut, plan_threads()) for cut in (plan.cut, best.cut)]
+    assert plan.cut.scratch_bytes <= cache_sizes()[1] and cycles[0] <= 1.3 * cycles[1]
+    names = [name for name in plan.record.dtype.names if name not in plan._tables]
+    own = SPLIT.plan_like(known.problem, plan)
+    again = BrainSumsPlan(known.problem, SPLIT, own.cut)
+    assert all(own.record[name] == again.record[name] for name in names), "a field kept another size"
+    w = rng.integers(-9, 9, problem.w_shape).astype(np.float32)
+    plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
+    for made, kept in ((plan, known), (own, plan)):
+        x = rng.integers(-9, 9, made.problem.x_shape).astype(np.float32)
+        y = np.full(made.problem.array_shapes[2], np.nan, np.float32)
+        made(laid(x, made.problem.layout), kept.prepare(w), out=y)
+        exact = reference(plain.replace(x_shape=x.shape), x.astype(float), w.astype(float))
+        assert np.array_equal(to_logical(y, made.problem.y_layout, made.problem.K), exact)
+
+
+def test_sizes_whose_rows_have_no_room_are_told():
+    known = served(ConvProblem.parse("n1 c512 h6 w40 k16 r3 s3 p1 blocked16"))
+    wide = known.problem.replace(x_shape=(1, 512, 6, 40000))
+    with pytest.raises(Unsupported, match="room in L2"):
+        SPLIT.plan_like(wide, known)
 
 
 def test_without_matrix_tiles_it_says_so(monkeypatch):

@@ -83,6 +83,15 @@ def test_masks_and_numbers_that_are_none():
     assert np.array_equal(np.isnan(peer), np.isnan(y))
 
 
+@pytest.mark.parametrize("width", [4096, 6145])
+def test_rows_longer_than_a_run_are_moved_in_parts(width):
+    x, moves = numbers((3, 2, width)), (("transpose", (1, 0, 2)), ("roll", 0, 1))
+    plan = RearrangementPlan(x.shape, moves)
+    plan.run((x,), y := np.full((2, 3, width), np.nan, "f4"))
+    assert np.array_equal(y, moved(x, moves))
+    assert len(plan._places) == (12 if width == 4096 else 6), "in halves where a row has any"
+
+
 def test_operands_that_do_not_go_together():
     for shapes in (((1, 2, 3), (1, 4, 5), (1, 5, 6)), ((1, 2, 3), (1, 3, 5), (1, 4, 6)), ((3,), (3,), (3,))):
         with pytest.raises(ValueError, match="do not go together"):
@@ -96,6 +105,10 @@ MOVES = [
     (("view", (4, 2, -1)), ("transpose", (1, 0, 2)), ("index", 0, 1)),
     (("roll", 1, -2), ("slice", 2, 1, None, 3), ("view", (-1,))),
     (("slice", 0, 3, 3, 1),),
+    (("view", (24, 7)), ("roll", 0, 5), ("view", (3, 8, -1)), ("transpose", (1, 0, 2))),  # rows stay whole
+    (("index", 1, 2), ("view", (2, 2, 7)), ("slice", 1, 0, 2, 2)),
+    (("view", (6, 4, 7)), ("transpose", (1, 0, 2)), ("view", (4, 42)), ("roll", 0, 1)),  # and get longer
+    (("transpose", (1, 0, 2)), ("roll", 2, 3)),
 ]
 
 

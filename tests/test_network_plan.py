@@ -626,7 +626,7 @@ def test_buffers_are_packed_near_the_bytes_that_are_alive(most_parts, wasted):
             for i, (f, d) in enumerate(zip(first, rng.geometric(0.4, 60), strict=True))
         ]
         at_begin = [Buffer(int(n) * 64, i, i) for i, n in enumerate(rng.integers(0, 60, 40))]
-        places, total = place_buffers(buffers, at_begin)
+        places, total, _ = place_buffers(buffers, at_begin)
         buffers, places = buffers + at_begin, places + [0] * len(at_begin)
         for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
             for p, q in itertools.product(a.parts, b.parts):

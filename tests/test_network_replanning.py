@@ -1,6 +1,8 @@
 """New shapes of a network's inputs: planned from what it has, with the answers of a plan of their own."""
 
+import itertools
 import math
+import operator
 import threading
 
 import numpy as np
@@ -13,10 +15,20 @@ from convalgos.core.epilogue import RELU, activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.direct import Direct
+from convalgos.network import arena
 from convalgos.network import choice as choice_module
-from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, Pooling, View
+from convalgos.network.graph import (
+    Concatenation,
+    Convolution,
+    Elementwise,
+    NetworkGraph,
+    Pooling,
+    Transpose,
+    View,
+)
 from convalgos.network.network import Network
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
+from convalgos.network.step_options import moves_nothing
 from convalgos.select import find_algorithm
 from convalgos.select.choose import plan_like
 from convalgos.select.constraints import Constraints
@@ -111,6 +123,71 @@ def test_any_sizes_give_what_a_plan_of_their_own_gives(shipped_figures):
         poison(net)
         assert all(map(np.array_equal, net(x), y))
         assert graph.shapes_of({"x": x.shape}).items() <= net.plans()[-1].planned.shapes.items()
+
+
+def test_plans_of_layers_serve_further_shapes(shipped_figures, monkeypatch):
+    """Layers that are alike in two shapes are planned once; what is cut for more work serves its like."""
+    rng = np.random.default_rng(9)
+    graph = gated_network(rng)
+    net = Network(graph)
+    known = net.plan((1, 3, 40, 56)).planned
+    plans = []
+    for width in (301, 302, 301):
+        x = rng.standard_normal((1, 3, 40, width)).astype(np.float32)
+        same(net(x), Network(graph)(x))
+        plans.append([s.plan for s in net.plans()[-1].planned.steps])
+    alike = [a is b for a, b in zip(*plans[:2], strict=True)]
+    assert any(alike) and not all(alike) and all(map(operator.is_, plans[0], plans[2]))
+    others = [found for key, found in known.made_like.items() if len(key) == 1]
+    assert others and {len(found) for found in others} == {2}, "the known plan, and that of 301"
+    monkeypatch.setattr("convalgos.network.replanning.MADE", 3)
+    for width in (90, 91, 93, 95):
+        x = rng.standard_normal((1, 3, 40, width)).astype(np.float32)
+        same(net(x), Network(graph)(x))
+        assert len(known.made_like) <= 4
+
+
+@pytest.mark.parametrize(
+    ("order", "reads", "writes", "nothing"),
+    [
+        ((0, 2, 1), "channels_first", "channels_last", True),
+        ((0, 2, 1), "channels_last", "channels_first", True),  # the same order moves channels both ways
+        ((0, 2, 1), "channels_first", "channels_first", False),
+        ((0, 2, 3, 1), "channels_last", "channels_first", True),
+        ((0, 2, 3, 1), "channels_first", "channels_last", False),
+        ((0, 3, 1, 2), "channels_first", "channels_last", True),
+        ((0, 3, 1, 2), "channels_last", "channels_first", False),
+    ],
+)
+def test_transposes_that_move_nothing(order, reads, writes, nothing):
+    x = (6, 49, 96, 5)[: len(order)]
+    shapes = {"x": x, "y": tuple(x[axis] for axis in order)}
+    assert moves_nothing(Transpose("t", ("x",), "y", order), reads, writes, shapes) is nothing
+
+
+def test_values_share_memory_as_in_the_known_plan(shipped_figures, monkeypatch):
+    """In maps of other sizes those that live at one time lie apart, too; with images it is found anew."""
+    graph = gated_network(np.random.default_rng(8))
+    net = Network(graph)
+    first = net.plan((1, 3, 40, 56)).planned
+    for shape in ((1, 3, 33, 91), (1, 3, 200, 24), (1, 3, 11, 13)):
+        net(np.zeros(shape, np.float32))
+        own = arena.with_places(net.plans()[-1].planned, graph)
+        with monkeypatch.context() as patch:
+            patch.setattr(arena, "_Sharing", None)  # nobody asks again who may share
+            planned = arena.with_places(own, graph, first)
+        assert planned.sharing.where == first.sharing.where
+        assert planned.arena_bytes <= 1.06 * own.arena_bytes * first.arena_bytes / first.sharing.least
+        lives = [
+            (planned.places[root], planned.places[root] + arena.value_bytes(planned, root), *time)
+            for root, time in planned.sharing.times.items()
+        ]
+        for a, b in itertools.combinations(lives, 2):
+            assert a[1] <= b[0] or b[1] <= a[0] or a[3] < b[2] or b[3] < a[2]
+        assert max(end for _, end, *_ in lives) <= planned.arena_bytes
+    net(np.zeros((2, 3, 40, 56), np.float32))
+    images = net.plans()[-1].planned
+    assert len(images.steps) == len(first.steps) and not arena._still_shares(images, first, first.sharing)
 
 
 def test_filters_in_another_order_are_not_taken():

@@ -69,6 +69,29 @@ def moved_shape(shape: Shape, moves: Sequence[Move]) -> Shape:
     return shape
 
 
+def of_whole_rows(shape: Shape, moves: Sequence[Move]) -> list[Move] | None:
+    """The moves of an array whose last dimension is one element, for all of it; None where they part it.
+
+    Example:
+        >>> of_whole_rows((2, 3, 96), [("view", (6, 96)), ("roll", 0, 1)])
+        [('view', (6, 1)), ('roll', 0, 1)]
+    """
+    found: list[Move] = []
+    size = shape[-1]
+    for move in moves:
+        last = len(shape) - 1
+        kind, *given = move
+        if kind == "transpose" and given[0][-1] != last:
+            return None
+        if kind in ("index", "slice", "roll") and not 0 <= given[0] < last:
+            return None
+        shape = moved_shape(shape, [move])
+        if shape[-1:] != (size,):
+            return None
+        found.append((kind, (*shape[:-1], 1)) if kind == "view" else move)
+    return found
+
+
 def unmoved(y: np.ndarray, shape: Shape, moves: Sequence[Move]) -> np.ndarray | None:
     """The view of y, which is an array of a shape after moves, as that array; None where there is none.
 

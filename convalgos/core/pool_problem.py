@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -174,7 +175,7 @@ class PoolProblem:
     @property
     def y_shape(self) -> Shape:
         """(N, K, *spatial_out), whatever the layout."""
-        return (*self.x_shape[:2], *(len(w.first) for w in self.windows))
+        return (*self.x_shape[:2], *map(self._count, range(len(self.kernel))))
 
     def laid(self, shape: Shape) -> Shape:
         """A shape (N, C, *spatial) in x's layout."""
@@ -198,12 +199,22 @@ class PoolProblem:
         return number + bool(further)
 
     def _along(self, dim: int) -> PoolWindows:
-        size, kernel, stride = self.x_shape[2 + dim], self.kernel[dim], self.stride[dim]
-        dilation, (before, after), extent = self.dilation[dim], self.padding[dim], self.extent[dim]
-        begin = np.arange(self._count(dim)) * stride - before  # of each window, padding included
-        skipped = np.maximum(0, -(begin // dilation))  # taps before x
-        first = begin + skipped * dilation
-        taps = np.clip(-((first - size) // dilation), 0, kernel - skipped)
-        counted = np.minimum(begin + extent, size + after) - begin
-        count = -(-counted // dilation) if self.count_padding else taps
-        return PoolWindows(size, stride, dilation, before, kernel, first, taps, count)
+        sizes = self.x_shape[2 + dim], self.kernel[dim], self.stride[dim], self.dilation[dim]
+        return _windows(*sizes, *self.padding[dim], self._count(dim), self.count_padding)
+
+
+@lru_cache(512)  # layers of one map size share them
+def _windows(
+    size: int, kernel: int, stride: int, dilation: int, before: int, after: int, number: int, padded: bool
+) -> PoolWindows:
+    """So many windows along a dimension. padded: whether a mean counts padding."""
+    extent = dilation * (kernel - 1) + 1
+    begin = np.arange(number) * stride - before  # of each window, padding included
+    skipped = np.maximum(0, -(begin // dilation))  # taps before x
+    first = begin + skipped * dilation
+    taps = np.clip(-((first - size) // dilation), 0, kernel - skipped)
+    counted = np.minimum(begin + extent, size + after) - begin
+    divisor = -(-counted // dilation) if padded else taps
+    for table in (first, taps, divisor):  # which problems share
+        table.flags.writeable = False
+    return PoolWindows(size, stride, dilation, before, kernel, first, taps, divisor)

@@ -40,6 +40,7 @@ OF_LAYER = (  # what it is on maps of any size
     *("is_pointwise", "is_plain_product", "is_zero_padded"),
 )
 _of_layer = attrgetter(*OF_LAYER)
+SMALL, SMALL_WORK = 1 << 40, 1 << 52  # elements, and operations, that need not be counted more closely
 OF_MAPS = ("x_shape", "spatial_out", "y_shape", "gemm_m", "flops")  # and what it has of their sizes
 _of_maps = attrgetter(*OF_MAPS)
 
@@ -103,8 +104,22 @@ def on_map(problem: Any, x_shape: Shape) -> Any:
     Raises:
         ValueError: the filter does not fit into the padded map, or has too much to count.
     """
-    made = made_of(problem, problem.of_layer | {"x_shape": x_shape})
-    problem_checks.check_sizes(made)
+    p, spatial, outputs = problem, x_shape[2:], []
+    elements = math.prod(x_shape)  # of x, and of x with its padding
+    padded = x_shape[0] * x_shape[1]
+    for size, (low, high), reach, step in zip(spatial, p.padding, p.kernel_extent, p.stride, strict=True):
+        outputs.append(max(0, (size + low + high - reach) // step + 1))
+        padded *= size + low + high
+    spatial_out = tuple(outputs)
+    y_shape = x_shape[0], p.K, *spatial_out
+    gemm_m = x_shape[0] * math.prod(spatial_out)
+    sizes = {
+        "x_shape": x_shape, "N": x_shape[0], "spatial": spatial, "spatial_out": spatial_out,
+        "y_shape": y_shape, "gemm_m": gemm_m, "flops": 2 * gemm_m * p.K * p.gemm_k,
+    }  # fmt: skip
+    made = made_of(problem, problem.of_layer | sizes)
+    if not (0 < math.prod(y_shape) <= SMALL and 0 < elements <= padded <= SMALL and made.flops <= SMALL_WORK):
+        problem_checks.check_sizes(made)  # which tells what is wrong, if anything is
     return made
 
 

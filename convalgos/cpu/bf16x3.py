@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine, cache_sizes
+from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.split_cut import (
     filter_bytes,
     least_split_seconds,
     split_cut,
+    split_cut_like,
     split_seconds,
     why_not_split,
 )
@@ -74,6 +77,16 @@ class BrainSums(SingleThreaded, Algorithm):
 
     def plan(self, problem: ConvProblem) -> BrainSumsPlan:
         return BrainSumsPlan(problem, self, split_cut(problem))
+
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        if isinstance(known, BrainSumsPlan) and (cut := split_cut_like(problem, known.cut)):
+            return known.in_cut(problem, cut)
+        if reason := self.why_not(problem):
+            raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
+        return self.plan(problem)
+
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return None  # `plan_like` tells
 
 
 ALGORITHMS = (BrainSums(),)

@@ -341,7 +341,7 @@ class Direct(SingleThreaded, Algorithm):
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         if direct_form(problem) is not IN_BLOCKS or not isinstance(known, blocked_plan.BlockedPlan):
             return self.plan(problem)
-        return known.on_maps(problem) if known.lays_filter_for(problem) else self.plan(problem)
+        return known.on_maps(problem) or self.plan(problem)
 
     def why_not_on_maps(self, problem: ConvProblem) -> str | None:
         return None  # channels and groups alone can be such that it does not serve

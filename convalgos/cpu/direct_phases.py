@@ -106,12 +106,17 @@ ROW_TAPS = fields("tap row count")  # the first tap that meets a row of dx, that
 
 def _row_taps(p: ConvProblem, axis: int) -> np.ndarray:
     """(size,) of `ROW_TAPS` along an outer dimension."""
-    step, near, kernel, out = p.stride[axis], p.dilation[axis], p.kernel[axis], p.spatial_out[axis]
+    taps = p.kernel[axis], p.stride[axis], p.dilation[axis], p.padding[axis][0]
+    return _taps_of_rows(p.spatial[axis], p.spatial_out[axis], *taps)
+
+
+@lru_cache(256)  # maps of other widths share them
+def _taps_of_rows(size: int, out: int, kernel: int, step: int, near: int, pad: int) -> np.ndarray:
     common = math.gcd(step, near)
-    table = np.zeros(p.spatial[axis], ROW_TAPS)
+    table = np.zeros(size, ROW_TAPS)
     first_taps = {r * near % step: r for r in reversed(range(min(kernel, step)))}  # by their remainder
     for i in range(len(table)):
-        place = i + p.padding[axis][0]
+        place = i + pad
         tap = first_taps.get(place % step)
         if tap is None:
             continue

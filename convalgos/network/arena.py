@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,24 +22,112 @@ from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
-from convalgos.network.planned import Planned, PlannedStep
+from convalgos.network.planned import Planned, PlannedStep, Sharing
 
 # Bytes up to which values lie apart from all scratch, which stays in the caches: MobileNetV2 by turns 0.97.
 APART = 1 << 24
-Place = int | tuple[str, int]  # bytes from the begin, or (value that it is a slice of, first channel)
+WIDER = 1.05  # times the waste of a plan for other sizes, up to which buffers take their places in its order
 
 
-def with_places(planned: Planned, graph: NetworkGraph) -> Planned:
+def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = None) -> Planned:
     """A plan with the places of its values, and the sizes of the arena and of the scratch.
 
     Inputs and outputs of the network have no place: they lie in arrays of the caller.
+
+    Args:
+        known: a plan of the same steps for other sizes, which has places: values share memory as in this one
+            where they may, and no more memory is wasted.
     """
-    return _Sharing(planned, graph).placed()
+    if known is not None and known.sharing is not None and _still_shares(planned, known, known.sharing):
+        waste = WIDER * known.arena_bytes / max(1, known.sharing.least)
+        placed = _placed_by(planned, known.sharing, waste)
+        assert placed.sharing is not None
+        if placed.arena_bytes <= waste * placed.sharing.least:
+            return placed
+    return _placed_by(planned, _Sharing(planned, graph).found())
+
+
+def _placed_by(planned: Planned, sharing: Sharing, waste: float = 1.0) -> Planned:
+    """A plan with places, where it is known which values share memory.
+
+    Args:
+        waste: of `place_buffers`.
+    """
+    buffers, scratches = _buffers(planned, sharing), _scratches(planned)
+    scratch = max((nbytes for nbytes, *_ in scratches), default=0)
+    if scratch + most_alive(buffers) < APART:
+        scratches = [Buffer(scratch, 0, len(planned.steps))]
+    offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
+    begins = dict(zip(sharing.times, offsets, strict=True))
+    places = {
+        name: begins[place] if isinstance(place, str) else place for name, place in sharing.where.items()
+    }
+    sharing = sharing._replace(order=order, least=most_alive([*buffers, *scratches]))
+    return replace(planned, places=places, arena_bytes=total, scratch_bytes=scratch, sharing=sharing)
+
+
+def _buffers(planned: Planned, sharing: Sharing) -> list[Buffer]:
+    return [_buffer(planned, sharing, root) for root in sharing.times]
+
+
+def _buffer(planned: Planned, sharing: Sharing, root: str) -> Buffer:
+    nbytes, members = whole_lines(value_bytes(planned, root)), sharing.times[root]
+    first, last = min(m[1] for m in members), max(m[2] for m in members)
+    if all(isinstance(sharing.where[name], str) for name, *_ in members):  # none is a slice
+        return Buffer(nbytes, first, last)
+    used = [_part(planned, sharing, nbytes, *member) for member in members]
+    edges = sorted({edge for part in used for edge in (part.begin, part.end)})
+    times: list[TimedBytes] = []
+    for begin, end in pairwise(edges):
+        inside = [part for part in used if part.begin <= begin and end <= part.end]
+        span = min(part.first for part in inside), max(part.last for part in inside)
+        if times and times[-1][2:] == span:
+            begin = times.pop().begin
+        times.append(TimedBytes(begin, end, *span))
+    return Buffer(nbytes, first, last, tuple(times) if len(times) > 1 else ())
+
+
+def _part(planned: Planned, sharing: Sharing, nbytes: int, name: str, first: int, last: int) -> TimedBytes:
+    """The bytes that a value takes of its buffer, of so many, in whole lines; and when."""
+    size, begin = value_bytes(planned, name), 0
+    while isinstance(place := sharing.where[name], tuple):
+        name, channels = place
+        shape = planned.shapes[name]
+        if shape[0] != 1:  # slices of each image lie apart
+            return TimedBytes(0, nbytes, first, last)
+        begin += channels * math.prod(shape[2:]) * planned.dtype(name).itemsize
+    return TimedBytes(begin // ALIGNMENT * ALIGNMENT, min(whole_lines(begin + size), nbytes), first, last)
+
+
+def _still_shares(planned: Planned, known: Planned, sharing: Sharing) -> bool:
+    """Whether values may share memory as in a plan of the same steps for other sizes."""
+    pairs = [(own.plan, other.plan) for own, other in zip(planned.steps, known.steps, strict=True)]
+    if any((own is None) != (other is None) for own, other in pairs):
+        return False  # of what is moved in one of them only
+    for name in sharing.slices:
+        own, other = planned.shapes[name], known.shapes[name]
+        if own[1] != other[1] or (own[0] == 1) != (other[0] == 1):
+            return False
+        if own[0] > 1 and any(_strided(a) != _strided(b) for a, b in pairs):
+            return False
+    for i, name in sharing.overwritten:
+        by = planned.steps[i]
+        if value_bytes(planned, name) != value_bytes(planned, by.step.output):
+            return False
+        if isinstance(by.step, Convolution) and not getattr(by.plan, "adds_first", False):
+            return False
+    return True
+
+
+def value_bytes(planned: Planned, name: str) -> int:
+    """Of the array of a value."""
+    count = math.prod(array_shape(planned.layouts.get(name, "channels_first"), planned.shapes[name]))
+    return count * planned.dtype(name).itemsize
 
 
 def least_arena_bytes(planned: Planned, graph: NetworkGraph) -> int:
     """The bytes of a plan that are in use at the worst of its steps: no arena takes less."""
-    return most_alive([*_Sharing(planned, graph).buffers().values(), *_scratches(planned)])
+    return most_alive([*_buffers(planned, _Sharing(planned, graph).found()), *_scratches(planned)])
 
 
 class _Sharing:
@@ -49,6 +138,7 @@ class _Sharing:
         self._outside = {*graph.inputs, *graph.outputs}
         self._same: dict[str, str] = {}  # value -> one that lies where it does
         self._slices: dict[str, tuple[str, int]] = {}  # value -> (whole, first channel)
+        self._overwritten: list[tuple[int, str]] = []  # by which step, and which value
         self._members: dict[str, list[str]] = {}  # of each buffer, by the value that it is named after
         self._written: dict[str, int] = {}  # by which step
         self._read: dict[str, list[int]] = {name: [] for name in graph.inputs}  # by which steps
@@ -60,18 +150,15 @@ class _Sharing:
         for name in graph.outputs:
             self._read[name].append(len(planned.steps))  # by the caller
 
-    def placed(self) -> Planned:
-        buffers, scratches = self.buffers(), _scratches(self._planned)
-        scratch = max((nbytes for nbytes, *_ in scratches), default=0)
-        if scratch + most_alive(list(buffers.values())) < APART:
-            scratches = [Buffer(scratch, 0, len(self._planned.steps))]
-        offsets, total = place_buffers(list(buffers.values()), scratches)
-        begins = dict(zip(buffers, offsets, strict=True))
-        places = {name: place for name in self._read if (place := self._place(name, begins)) is not None}
-        return replace(self._planned, places=places, arena_bytes=total, scratch_bytes=scratch)
+    def found(self) -> Sharing:
+        """Who shares memory with whom."""
+        times = {root: tuple(map(self._timed, self._members[root])) for root in self._roots()}
+        where = {name: place for name in self._read if (place := self._place(name)) is not None}
+        return Sharing(where, times, dict(self._slices), tuple(self._overwritten))
 
-    def buffers(self) -> dict[str, Buffer]:
-        """Those that are left when all that may has found what it shares memory with; named by a value."""
+    def _roots(self) -> list[str]:
+        """The buffers that are left when all that may has found what it shares memory with, each named by a
+        value."""
         steps = self._planned.steps
         for planned_step in sorted(steps, key=lambda s: -len(s.step.inputs)):  # the longest has the others
             if isinstance(planned_step.step, Concatenation):
@@ -83,7 +170,7 @@ class _Sharing:
             self._members.setdefault(self._root(name), []).append(name)
         for i, planned_step in enumerate(steps):
             self._overwrite(i, planned_step)
-        return {name: self._buffer(name) for name in self._members if name not in self._outside}
+        return [name for name in self._members if name not in self._outside]
 
     def _slice(self, planned_step: PlannedStep) -> None:
         """Let the inputs of a concatenation lie in its output, where its layout and their steps allow it."""
@@ -143,8 +230,13 @@ class _Sharing:
             if root in self._outside or root in (whole for whole, _ in self._slices.values()):
                 continue
             free = all(r <= i for member in self._members[root] for r in self._read[member])
-            if free and self._layout(name) == layout and self._nbytes(name) == self._nbytes(step.output):
+            if (
+                free
+                and self._layout(name) == layout
+                and value_bytes(self._planned, name) == value_bytes(self._planned, step.output)
+            ):
                 self._same[step.output] = name
+                self._overwritten.append((i, name))
                 self._members[root] += self._members.pop(step.output)
                 return
 
@@ -158,48 +250,18 @@ class _Sharing:
             else:
                 return name
 
-    def _place(self, name: str, begins: dict[str, int]) -> Place | None:
+    def _place(self, name: str) -> str | tuple[str, int] | None:
         while name in self._same:
             name = self._same[name]
-        return self._slices.get(name, begins.get(name))
+        return self._slices.get(name, None if name in self._outside else name)
 
-    def _buffer(self, root: str) -> Buffer:
-        nbytes = whole_lines(self._nbytes(root))
-        used = [self._part(name, nbytes) for name in self._members[root]]
-        edges = sorted({edge for part in used for edge in (part.begin, part.end)})
-        times: list[TimedBytes] = []
-        for begin, end in pairwise(edges):
-            inside = [part for part in used if part.begin <= begin and end <= part.end]
-            first, last = min(part.first for part in inside), max(part.last for part in inside)
-            if times and times[-1][2:] == (first, last):
-                begin = times.pop().begin
-            times.append(TimedBytes(begin, end, first, last))
-        first, last = min(part.first for part in used), max(part.last for part in used)
-        return Buffer(nbytes, first, last, tuple(times) if len(times) > 1 else ())
-
-    def _part(self, name: str, nbytes: int) -> TimedBytes:
-        """The bytes that a value takes of its buffer, of so many, in whole lines; and when."""
-        written, size, begin = self._written[name], self._nbytes(name), 0
-        last = max(self._read[name], default=written)
-        while name in self._same or name in self._slices:
-            if name in self._same:
-                name = self._same[name]
-                continue
-            name, channels = self._slices[name]
-            shape = self._planned.shapes[name]
-            if shape[0] != 1:  # slices of each image lie apart
-                return TimedBytes(0, nbytes, written, last)
-            begin += channels * math.prod(shape[2:]) * self._planned.dtype(name).itemsize
-        return TimedBytes(
-            begin // ALIGNMENT * ALIGNMENT, min(whole_lines(begin + size), nbytes), written, last
-        )
+    def _timed(self, name: str) -> tuple[str, int, int]:
+        """A value, and the first and the last step that use it."""
+        written = self._written[name]
+        return name, written, max(self._read[name], default=written)
 
     def _layout(self, name: str) -> str:
         return self._planned.layouts.get(name, "channels_first")
-
-    def _nbytes(self, name: str) -> int:
-        count = math.prod(array_shape(self._layout(name), self._planned.shapes[name]))
-        return count * self._planned.dtype(name).itemsize
 
 
 def scratch_bytes(planned_step: PlannedStep) -> int:
@@ -249,4 +311,8 @@ def is_view(planned_step: PlannedStep) -> bool:
 
 def _takes_slices(planned_step: PlannedStep) -> bool:
     """Whether its arrays may be slices, with more from one image to the next than they hold."""
-    return isinstance(planned_step.step, Concatenation) or getattr(planned_step.plan, "strided_batch", False)
+    return isinstance(planned_step.step, Concatenation) or _strided(planned_step.plan)
+
+
+def _strided(plan: Any) -> bool:
+    return bool(getattr(plan, "strided_batch", False))

@@ -41,8 +41,9 @@ def has_filter(planned_step: PlannedStep) -> bool:
 def filter_of(planned_step: PlannedStep) -> NetworkFilter:
     """Which filter a convolution runs on; of joined ones it is those of all."""
     step: Any = planned_step.step
-    parts = getattr(step, "parts", (step,))
-    read = [part.w for part in parts]
+    if type(step) is Convolution:  # most of them
+        return NetworkFilter((id(step.w),), planned_step.plan._key)
+    read = [part.w for part in getattr(step, "parts", (step,))]
     if isinstance(step, QuantizedConvolution):  # prepared with its scales
         read.append(step.quantization)
     return NetworkFilter(tuple(map(id, read)), planned_step.plan._key)
@@ -84,6 +85,8 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
             let_go(w)
         return prepared
 
+    if not missing:
+        return found
     huge = [wanted for wanted, planned_step in missing.items() if _nbytes(planned_step) >= HUGE]
     found |= {wanted: prepare(missing.pop(wanted)) for wanted in huge}
     if huge:

@@ -141,17 +141,16 @@ class OnnxRegion:
         if any(isinstance(x, np.ndarray) for x in inputs):
             return None
 
-        model = onnx.ModelProto()
-        model.CopyFrom(self._outline)
-        for value, shape in zip(model.graph.input, inputs, strict=False):  # and constants behind
-            made = onnx.helper.make_tensor_value_info(
-                value.name, value.type.tensor_type.elem_type, tuple(shape)
-            )
-            value.CopyFrom(made)
-        for value in model.graph.output:
-            value.type.tensor_type.ClearField("shape")
+        with self._lock:  # only the sizes of inputs are set: to make their types anew takes as long again
+            for value, shape in zip(self._outline.graph.input, inputs, strict=False):  # and constants behind
+                sizes = value.type.tensor_type.shape
+                del sizes.dim[len(shape) :]
+                for i, n in enumerate(shape):
+                    (sizes.dim[i] if i < len(sizes.dim) else sizes.dim.add()).dim_value = n
+                sizes.SetInParent()  # of a number, which has a shape of no sizes
+            written = self._outline.SerializeToString()
         try:
-            inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+            inferred = onnx.shape_inference.infer_shapes(written, strict_mode=True, data_prop=True)
         except onnx.shape_inference.InferenceError as error:
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
         found = [ValueType(value).shape for value in inferred.graph.output]
@@ -161,9 +160,8 @@ class OnnxRegion:
 
     @cached_property
     def _outline(self) -> Any:
-        """The model for an inference of shapes: large constants are inputs behind the others, without values.
-
-        To copy and to read the values takes an inference most of its time.
+        """The model for an inference of shapes: large constants are inputs behind the others, without values,
+        and outputs have none of their shapes. To copy and to read values takes an inference most of its time.
         """
         import onnx
 
@@ -176,6 +174,8 @@ class OnnxRegion:
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
             model.graph.initializer.remove(tensor)
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
         return model
 
     def _add_dequantized(self, graph: Any) -> None:

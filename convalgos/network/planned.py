@@ -89,6 +89,18 @@ class PlannedStep:
     seconds: float  # predicted
 
 
+class Sharing(NamedTuple):
+    """Which values of a network lie in the memory of others, whatever the sizes of their maps."""
+
+    where: Mapping[str, str | tuple[str, int]]  # value -> its buffer, or (whole, first channel) of a slice
+    # buffer, named by a value -> (value, first and last step that use it) of all that lie in it
+    times: Mapping[str, tuple[tuple[str, int, int], ...]]
+    slices: Mapping[str, tuple[str, int]]
+    overwritten: tuple[tuple[int, str], ...]  # (step whose output lies where an input did, that input)
+    order: int = 0  # in which buffers took their places
+    least: int = 0  # bytes that are in use at the worst step
+
+
 @dataclass(frozen=True)
 class Planned:
     """The steps of a network in the order in which they run, for fixed shapes of its inputs."""
@@ -102,7 +114,9 @@ class Planned:
     # have no place have an array of their own
     arena_bytes: int = 0
     scratch_bytes: int = 0  # of these, at the begin: the most that one step asks for; steps share them
+    sharing: Sharing | None = None  # where values have places
     threads: int = 0  # that the plans of its steps share their work among
+    made_like: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of its layers
 
     def dtype(self, name: str) -> np.dtype:
         """The type of a value."""

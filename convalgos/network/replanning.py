@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
 from convalgos.core.pool_problem import PoolProblem
@@ -38,7 +41,11 @@ from convalgos.network.reached_taps import reaches_all
 from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
+from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
+
+MADE = 1024  # plans of layers that are kept for further shapes
+ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
 
 
 def replanned(
@@ -61,7 +68,7 @@ def replanned(
         steps = _Replanning(known, choice, graph, inputs, limits, growth).steps()
     except (Unsupported, ValueError):  # what was joined cannot be, in these sizes, or these go with nothing
         return None
-    return with_places(steps, graph)
+    return with_places(steps, graph, known)
 
 
 class _Replanning:
@@ -75,7 +82,7 @@ class _Replanning:
         self._candidates = {step.output: option.candidate for step, option in choice.options.items()}
         self._graph_steps = {name: step for step in graph.steps for name in step.outputs}
         self._measured = devices.store("cpu").known()
-        self._plans: dict[Any, Any] = {}  # of convolutions that the network has several times
+        self._plans: dict[Any, Any] = {}  # of layers that the network has several times
 
     def steps(self) -> Planned:
         """The plan, before its values have places.
@@ -118,10 +125,20 @@ class _Replanning:
                 raise Unsupported("a transpose moves nothing in the other sizes only")
             before = self._known.shapes
             same = all(shapes[name] == before[name] for name in (*step.inputs, *step.outputs))
-            plan = known.plan if same else plan_of(step, shapes, known.writes, self._dtype(step))
+            plan = known.plan if same else self._of_step(step, known.writes)
         if plan is known.plan:
             return known
         return PlannedStep(step, known.reads, known.writes, plan, known.seconds * self._grown(step.output))
+
+    def _of_step(self, step: Step, layout: str) -> Any:
+        """The plan of a step that is no convolution; of windows once for all steps that have the same."""
+        dtype = self._dtype(step)
+        if not isinstance(step, Pooling):
+            return plan_of(step, self._shapes, layout, dtype)
+        key = step.problem(self._shapes[step.inputs[0]], dtype), layout
+        if key not in self._plans:
+            self._plans[key] = self._made_once(key, partial(plan_of, step, self._shapes, layout, dtype))
+        return self._plans[key]
 
     def _grown(self, name: str) -> float:
         """Times as many elements of a value as in the plan that is known."""
@@ -149,12 +166,35 @@ class _Replanning:
             candidate = self._candidate(step)
             if known.algorithm != candidate.id:
                 raise Unsupported(f"{known.algorithm} is not what was chosen, {candidate.id}")
-            if problem == before:
-                self._plans[key] = known
-            else:
-                limits = limits_of(self._limits, candidate.precision)
-                self._plans[key] = choose.plan_like(candidate.algorithm, problem, limits, known)
+            limits = limits_of(self._limits, candidate.precision)
+            like = partial(self._like_nearest, candidate.algorithm, problem, limits, known)
+            self._plans[key] = known if problem == before else self._made_once((known, problem), like)
         return self._plans[key]
+
+    def _like_nearest(
+        self, algorithm: Algorithm, problem: ConvProblem, limits: Constraints, known: Any
+    ) -> Any:
+        """The plan of a layer like the known one of the most similar work, which may be of other shapes.
+
+        What is cut anew for much more work than all of these have is one of them from then on.
+        """
+        others: list[Any] = self._known.made_like.setdefault((known,), [known])
+        work = problem.flops
+        growth = [max(work, p.problem.flops) / max(1, min(work, p.problem.flops)) for p in others]
+        least = min(growth)
+        plan = choose.plan_like(algorithm, problem, limits, others[growth.index(least)])
+        if least > ALIKE and len(others) < OTHERS:
+            others.append(plan)
+        return plan
+
+    def _made_once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What was made for other shapes of the inputs, between which layers with few pixels are the same."""
+        made = self._known.made_like
+        if key not in made:
+            if len(made) >= MADE:
+                made.clear()
+            made[key] = make()
+        return made.get(key) or make()  # another thread may have cleared it
 
     def _pooled(self, plan: Any, pooling: PoolProblem) -> BoxPlan:
         """A plan of a convolution as one that pools what it writes."""
@@ -209,7 +249,8 @@ class _Replanning:
             whole = isinstance(pooling, Pooling) and pooling.kernel in (None, block.depthwise.spatial_out)
             if not whole:
                 raise Unsupported("the mean is not that of whole maps")
-        plan = SeparablePlan(block, bool(step.mean), known)
+        like = partial(SeparablePlan, block, bool(step.mean), known)
+        plan: SeparablePlan = self._made_once((known, block), like)
         limit = self._limits.workspace_limit
         if limit is not None and plan.scratch_bytes > limit:
             raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")

@@ -314,11 +314,14 @@ class StepOptions:
 
 def moves_nothing(step: Transpose, reads: str, writes: str, shapes: Shapes) -> bool:
     """Whether what a transpose reads and writes in these layouts is the same memory."""
-    if step.order == channels_to_last(len(step.order)):
-        name, layout, other = step.inputs[0], reads, writes
-    else:
-        name, layout, other = step.output, writes, reads
-    return other == FIRST and is_same(shapes[name], layout, "channels_last")
+    ways = [(step.inputs[0], reads, writes), (step.output, writes, reads)]  # to the last place, and back
+    to_last = step.order == channels_to_last(len(step.order))
+    if to_last and len(step.order) != 3:  # of three dimensions both are the same order
+        ways.pop()
+    return any(
+        other == FIRST and is_same(shapes[name], layout, "channels_last")
+        for name, layout, other in (ways if to_last else ways[1:])
+    )
 
 
 @lru_cache(64)

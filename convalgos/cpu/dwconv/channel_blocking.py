@@ -13,6 +13,7 @@ from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
+from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
@@ -135,16 +136,14 @@ class ChannelBlocking:
     @property
     def band_ends(self) -> list[tuple[int, int]]:
         """Of each band the first output row, and one behind the last."""
-        rows = self.problem.spatial_out[1]
-        return [(rows * i // self.bands, rows * (i + 1) // self.bands) for i in range(self.bands)]
+        return band_ends(self.problem.spatial_out[1], self.bands)
 
     def rows_under(self, first: int, end: int) -> tuple[int, int]:
         """Rows of x from the first to the last that some output rows read, directly or beyond an edge."""
         p = self.problem
         if not self.has_border:
-            begin = min(p.spatial[1], max(0, first * p.stride[1] - p.padding[1][0]))
-            last = (end - 1) * p.stride[1] - p.padding[1][0] + p.kernel_extent[1]
-            return begin, max(begin, min(p.spatial[1], last))
+            of_height = p.spatial[1], p.stride[1], p.padding[1][0], p.kernel_extent[1]
+            return plain_rows_under(first, end, *of_height)
         sources = source_indices(p.boundary[1], p.spatial[1], *p.padding[1])
         met = sources[first * p.stride[1] : (end - 1) * p.stride[1] + p.kernel_extent[1]]
         met = met[met != OUTSIDE]

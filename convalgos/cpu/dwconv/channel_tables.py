@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import COPIES, OUTSIDE, source_indices
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
@@ -13,7 +16,10 @@ from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, first_columns
 from convalgos.cpu.dwconv.channel_kernels import BEYOND, CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
 from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
+from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import map_form
+
+_Two = tuple[int, int]  # of slices and of rows
 
 
 def lane_filters(c: ChannelBlocking) -> tuple[np.ndarray, np.ndarray | None]:
@@ -100,36 +106,63 @@ def band_tables(
     source, target and w: elements between the slices, and between the rows, of what the kernels read,
     write, and of the filter.
     """
-    p = c.problem
-    if c.has_border:
-        found = [_bordered_runs(c, band, source, target, w) for band in c.band_ends]
-        tables = {steps: np.frombuffer(steps, np.int64) for runs in found for *_, steps in runs}
-        address = {steps: table.ctypes.data for steps, table in tables.items()}
-        of_runs = [[(*run, address[steps]) for *run, steps in runs] for runs in found]
-    else:
-        tables, rows = {}, _runs_of_rows(p)
-        slices = [taps_meeting(p, 0, o) for o in range(p.spatial_out[0])]
-        of_runs = [
-            [
-                (
-                    d * source[0] + (h + (max(p0, first) - first) * p.stride[1]) * source[1],
-                    t0 * w[0] + r0 * w[1], o * target[0] + max(p0, first) * target[1],
-                    t1 - t0, r1 - r0, min(p1, end) - max(p0, first), 0,
-                )
-                for o, (d, t0, t1) in enumerate(slices) for first, end, h, r0, r1 in rows
-                if first < p1 and end > p0
-            ]
-            for p0, p1 in c.band_ends
-        ]  # fmt: skip
+    if not c.has_border:
+        p = c.problem
+        of_maps = p.spatial, p.spatial_out, p.kernel, p.stride, p.padding, p.dilation
+        return *_plain_bands(RowsOf(*of_maps), c.bands, source, target, w), []
+    found = [_bordered_runs(c, band, source, target, w) for band in c.band_ends]
+    tables = {steps: np.frombuffer(steps, np.int64) for runs in found for *_, steps in runs}
+    address = {steps: table.ctypes.data for steps, table in tables.items()}
+    of_runs = [[(*run, address[steps]) for *run, steps in runs] for runs in found]
+    under = [c.rows_under(*band) for band in c.band_ends]
+    return *_banded(c.problem, c.band_ends, under, of_runs), list(tables.values())
+
+
+class RowsOf(NamedTuple):
+    """What runs of rows depend on of a problem in 3-D."""
+
+    spatial: Shape
+    spatial_out: Shape
+    kernel: Shape
+    stride: Shape
+    padding: Pads
+    dilation: Shape
+
+
+@lru_cache(512)  # layers of one map size share them
+def _plain_bands(p: RowsOf, bands: int, source: _Two, target: _Two, w: _Two) -> tuple[np.ndarray, np.ndarray]:
+    """The bands and runs of maps that end in zeros."""
+    rows, ends = _runs_of_rows(p), band_ends(p.spatial_out[1], bands)
+    slices = [taps_meeting(p, 0, o) for o in range(p.spatial_out[0])]
+    of_runs = [
+        [
+            (
+                d * source[0] + (h + (max(p0, first) - first) * p.stride[1]) * source[1],
+                t0 * w[0] + r0 * w[1], o * target[0] + max(p0, first) * target[1],
+                t1 - t0, r1 - r0, min(p1, end) - max(p0, first), 0,
+            )
+            for o, (d, t0, t1) in enumerate(slices) for first, end, h, r0, r1 in rows
+            if first < p1 and end > p0
+        ]
+        for p0, p1 in ends
+    ]  # fmt: skip
+    extent = p.dilation[1] * (p.kernel[1] - 1) + 1
+    of_height = p.spatial[1], p.stride[1], p.padding[1][0], extent
+    return _banded(p, ends, [plain_rows_under(*band, *of_height) for band in ends], of_runs)
+
+
+def _banded(
+    p: ConvProblem | RowsOf, ends: Sequence[_Two], under: Sequence[_Two], of_runs: Sequence[Sequence[Any]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bands, which end so and have such rows of x under them, and the runs of all of them."""
     bands, begun = [], 0
-    for (p0, p1), runs in zip(c.band_ends, of_runs, strict=True):
-        h0, h1 = c.rows_under(p0, p1)
-        columns, columns_out = p.spatial[2], p.spatial_out[2]
+    columns, columns_out = p.spatial[2], p.spatial_out[2]
+    for (p0, p1), (h0, h1), runs in zip(ends, under, of_runs, strict=True):
         x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
         bands.append((*x_band, *y_band, begun, len(runs)))
         begun += len(runs)
     every = np.array([run for runs in of_runs for run in runs], np.int64)
-    return _records(np.array(bands, np.int64), CHANNEL_BAND), _records(every, ROW_RUN), list(tables.values())
+    return _records(np.array(bands, np.int64), CHANNEL_BAND), _records(every, ROW_RUN)
 
 
 def _records(rows: np.ndarray, record: np.dtype) -> np.ndarray:
@@ -137,13 +170,14 @@ def _records(rows: np.ndarray, record: np.dtype) -> np.ndarray:
     return rows.reshape(-1).view(record)
 
 
-def _runs_of_rows(p: ConvProblem) -> list[tuple[int, int, int, int, int]]:
+def _runs_of_rows(p: RowsOf) -> list[tuple[int, int, int, int, int]]:
     """Runs of output rows that meet the same taps: (first, end, input row, first tap, end of the taps).
 
     The input row is that under the first tap of the first output row.
     """
     stride, pad, rows_out = p.stride[1], p.padding[1][0], p.spatial_out[1]
-    inside = -(-pad // stride), (p.spatial[1] + pad - p.kernel_extent[1]) // stride + 1  # rows with all taps
+    extent = p.dilation[1] * (p.kernel[1] - 1) + 1
+    inside = -(-pad // stride), (p.spatial[1] + pad - extent) // stride + 1  # rows with all taps
     found: list[tuple[int, int, int, int, int]] = []
     row = 0
     while row < rows_out:
@@ -155,9 +189,6 @@ def _runs_of_rows(p: ConvProblem) -> list[tuple[int, int, int, int, int]]:
             found.append((row, end, h, r0, r1))
         row = end
     return found
-
-
-_Two = tuple[int, int]  # of slices and of rows
 
 
 def _bordered_runs(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound
-from convalgos.core.moves import Move, moved
+from convalgos.core.moves import Move, moved, moved_shape, of_whole_rows
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, launched
 from convalgos.cpu.elementwise.rearranging_kernels import REARRANGE_FIELDS, rearrange_share
 
@@ -32,15 +33,22 @@ class RearrangementPlan(BoundStep):
     """
 
     def __init__(self, shape: Shape, moves: Sequence[Move]):
-        places = moved(np.arange(int(np.prod(shape))).reshape(shape), moves)
-        self._x_shape, self._y_shape = shape, places.shape
-        places = places.reshape(-1)
+        by_rows = of_whole_rows(shape, moves) if shape and shape[-1] > 1 else None
+        together = 1 if by_rows is None else shape[-1]
+        of_rows = shape if by_rows is None else (*shape[:-1], 1)
+        places = moved(np.arange(math.prod(of_rows)).reshape(of_rows), moves if by_rows is None else by_rows)
+        self._x_shape, self._y_shape = shape, moved_shape(shape, moves)
+        places = places.reshape(-1)  # of rows that stay together, or of elements
         begins = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # of runs
         ends = [*begins[1:], places.size]
-        self._run = int(np.gcd.reduce(np.subtract(ends, begins), initial=0))
+        run = int(np.gcd.reduce(np.subtract(ends, begins), initial=0))
+        self._run = run * together
         while self._run > LONGEST and not self._run % 2:
             self._run //= 2
-        self._places = np.ascontiguousarray(places[:: max(1, self._run)], np.int64)
+        # of each run of rows where it begins, and of the parts that it is cut into
+        begins = places[:: max(1, run)] * together
+        parts = np.arange(0, run * together, max(1, self._run))
+        self._places = np.add.outer(begins, parts).reshape(-1).astype(np.int64)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         x, y = arrays

@@ -178,16 +178,14 @@ class BlockedPlan(RegisterFinish):
         super().__init__(problem, algorithm, BLOCKED_ARGUMENTS, values, steps, tasks * cut.scratch_bytes)
         self._cut = cut
 
-    def on_maps(self, problem: ConvProblem) -> Self:
-        """This plan for other sizes of the maps."""
+    def on_maps(self, problem: ConvProblem) -> Self | None:
+        """This plan for other sizes of the maps; None where these have the filter laid otherwise."""
         cut = cut_like(problem, self._cut)
+        if cut.by_tap != self._cut.by_tap:
+            return None
         plan = self.resized(problem, _of_maps(cut), plan_threads() * cut.scratch_bytes)
         plan._cut = cut
         return plan
-
-    def lays_filter_for(self, problem: ConvProblem) -> bool:
-        """Whether a problem with other sizes of the maps has the filter laid as this plan has it."""
-        return cut_like(problem, self._cut).by_tap == self._cut.by_tap
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, "blocked", self._cut.panels, self._cut.unit, self._cut.by_tap)

@@ -44,6 +44,9 @@ def passes_over_taps(problem: ConvProblem) -> bool:
     unit = BLOCKS.get(p.layout, 1)
     if unit == 1 or p.w_shape[1] % unit or not p.is_zero_padded or p.kernel[0] > 1 or any(p.padding[0]):
         return False
+    least = [1 - sum(-(-n // p.stride[dim]) for n in p.padding[dim]) / p.spatial_out[dim] for dim in (1, 2)]
+    if min(least) > 0 and math.prod(least) * _longer(p) >= REACHED:
+        return False  # on large maps, before any tap is counted
     counts = [np.diff(reached_taps(p, dim)) for dim in (1, 2)]
     if any(count.min() < 1 for count in counts):  # an output is the bias alone
         return False

@@ -8,7 +8,7 @@ of the split rows, of which those behind the end of a row of outputs are compute
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,58 +94,58 @@ class SplitCut:
         _, step_h, step_w = self.problem.stride
         return step_h // self.steps[0], step_w // self.steps[1]
 
-    @property
+    @cached_attribute
     def phase_rows(self) -> int:
         """Split rows of an image of each phase of the stride: those of outputs below each other follow on."""
         reach = (self.rows - 1) * self.strides[0] + self.problem.kernel_extent[1]
         return -(-reach // self.strides[0])
 
-    @property
+    @cached_attribute
     def pitch(self) -> int:
         """Pixels of a split row: whole strides."""
         reach = (self.columns - 1) * self.strides[1] + self.problem.kernel_extent[2]
         return -(-reach // self.strides[1]) * self.strides[1]
 
-    @property
+    @cached_attribute
     def positions(self) -> int:
         """From one row of outputs to the next."""
         return self.pitch // self.strides[1]
 
-    @property
+    @cached_attribute
     def outputs(self) -> int:
         """Positions of a block, from its first output to its last one."""
         behind = (self.images - 1) * self.phase_rows + self.rows - 1
         return behind * self.positions + self.columns
 
-    @property
+    @cached_attribute
     def tile(self) -> int:
         """Positions of a tile: even tiles."""
         return -(-self.outputs // -(-self.outputs // ROWS))
 
-    @property
+    @cached_attribute
     def blocks(self) -> tuple[int, int, int]:
         """Along images, rows and columns."""
         _, rows, columns = self.problem.spatial_out
         return -(-self.problem.N // self.images), -(-rows // self.rows), -(-columns // self.columns)
 
-    @property
+    @cached_attribute
     def channel_blocks(self) -> int:
         return -(-self.problem.C // CHANNELS)
 
-    @property
+    @cached_attribute
     def vectors(self) -> int:
         """Of filters."""
         return -(-self.problem.K // LANES)
 
-    @property
+    @cached_attribute
     def panels(self) -> int:
         return -(-self.vectors // ACROSS)
 
-    @property
+    @cached_attribute
     def entries(self) -> int:
         return self.channel_blocks * math.prod(self.kernel)
 
-    @property
+    @cached_attribute
     def plane_bytes(self) -> int:
         """Of a term of a block of channels."""
         return self.strides[0] * self.images * self.phase_rows * self.pitch * WIDTH
@@ -205,8 +205,20 @@ def split_cut(problem: ConvProblem) -> SplitCut:
     return min((cut for n in parts for cut in _cuts(p, n)), key=lambda cut: split_cycles(cut, threads))
 
 
-def _cuts(p: ConvProblem, parts: int) -> Iterator[SplitCut]:
-    """Blocks whose split input has room in L2."""
+def split_cut_like(problem: ConvProblem, known: SplitCut) -> SplitCut | None:
+    """The cut with as many parts of the filters as one for other sizes of the maps, in blocks about as large;
+    None where these do not stay in L2."""
+    p, threads = row_view(problem), plan_threads()
+    found = min(_cuts(p, known.parts, known), key=lambda cut: split_cycles(cut, threads))
+    return found if found.scratch_bytes <= cache_sizes()[1] else None
+
+
+def _cuts(p: ConvProblem, parts: int, near: SplitCut | None = None) -> Iterator[SplitCut]:
+    """Blocks whose split input has room in L2.
+
+    Args:
+        near: a cut for other sizes of the maps, which tells about how many blocks there are.
+    """
     _, rows, columns = p.spatial_out
     whole = SplitCut(p, 1, rows, columns, parts)
     room = cache_sizes()[1] * (ROOM if filter_bytes(p) / parts > ROOM * cache_sizes()[1] else NEAR)
@@ -216,11 +228,20 @@ def _cuts(p: ConvProblem, parts: int) -> Iterator[SplitCut]:
         yield SplitCut(p, min(int(1 / most), -(-p.N // shares)), rows, columns, parts)
     least = max(2, math.ceil(most))
     units = max(rows, -(-columns // PAIR))
-    for count in range(min(least, units), min(units, least + TRIED) + 1):
+    tried = range(min(least, units), min(units, least + TRIED) + 1)
+    for count in tried if near is None else _counts_near(near, rows * columns, tried, shares):
         if rows > 1:
             yield SplitCut(p, 1, -(-rows // count), columns, parts)
         else:
             yield SplitCut(p, 1, 1, min(columns, -(-columns // (count * PAIR)) * PAIR), parts)
+
+
+def _counts_near(near: SplitCut, pixels: int, tried: Sequence[int], threads: int) -> set[int]:
+    """Of the numbers of blocks that are tried those of a known cut: as many, and blocks as large."""
+    known = near.blocks[1] * near.blocks[2]
+    count = round(known * pixels / math.prod(near.problem.spatial_out))
+    found = {known, count - 1, count, count + 1, count // threads * threads, -(-count // threads) * threads}
+    return {min(max(n, tried[0]), tried[-1]) for n in found}
 
 
 def split_cycles(cut: SplitCut, threads: int, product: float = 16.0) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import numpy as np
 
@@ -27,43 +28,28 @@ class BrainSumsPlan(RegisterFinish):
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):
         p, tasks = cut.problem, plan_threads()
-        x_n, x_c, _, x_h, x_w = map_strides(p.layout, p.C, p.spatial)
-        y_n, y_k, _, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
-        # filters that do not stay in L2 are fetched for each block, others for the first one
-        fetches = int(filter_bytes(p) > FETCHED) + int(filter_bytes(p) > cut.parts * ROOM * cache_sizes()[1])
         kernels = [
             split_tiles.sum_split_tiles(LANES, pixels, across) for pixels in (1, 2) for across in (1, 2)
         ]
         values = {
-            "size": p.itemsize, "n": p.N, "p": p.spatial_out[1], "q": p.spatial_out[2],
-            "images": cut.images, "rows": cut.rows, "columns": cut.columns,
-            "blocks_p": cut.blocks[1], "blocks_q": cut.blocks[2], "parts": cut.parts, "tasks": tasks,
+            "size": p.itemsize, "parts": cut.parts, "tasks": tasks,
             "channels": p.C, "filters": p.K, "vectors": cut.vectors, "panels": cut.panels,
-            "entries": cut.entries, "height": p.spatial[1], "width": p.spatial[2],
-            "pad_h": p.padding[1][0], "pad_w": p.padding[2][0],
+            "entries": cut.entries, "pad_h": p.padding[1][0], "pad_w": p.padding[2][0],
             "stride_h": p.stride[1], "stride_w": p.stride[2], "step_h": cut.steps[0], "step_w": cut.steps[1],
-            "phases": cut.strides[0], "phase_rows": cut.phase_rows, "pitch": cut.pitch,
-            "positions": cut.positions, "tile": cut.tile,
-            "x_n": x_n, "x_h": x_h, "x_w": x_w, "x_block": LANES * x_c,
-            "y_n": y_n, "y_k": y_k, "y_h": y_h, "y_pixel": y_w, "y_block": LANES * y_k,
-            "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes,
-            "position_bytes": cut.strides[1] * WIDTH, "offsets": cut.entry_offsets(),
-            "configuration": matrix_tiles.configuration([(cut.tile, 16)] * 6 + [(16, 16)] * 2),
-            "kernels": np.array(kernels, np.int64), "passes": CHUNK, "fetches": fetches,
-            "run": self._lines_of_block(cut), **cut.scratch_fields(), **self.limit_fields(p),
+            "phases": cut.strides[0], "position_bytes": cut.strides[1] * WIDTH,
+            "kernels": np.array(kernels, np.int64), "passes": CHUNK, "fetches": _fetches(cut),
+            **_of_maps(cut), **self.limit_fields(p),
         }  # fmt: skip
         super().__init__(
             problem, algorithm, SPLIT_ARGUMENTS, values, [(sum_split(), tasks)], tasks * cut.scratch_bytes
         )
-        self._cut = cut
+        self.cut = cut
 
-    @staticmethod
-    def _lines_of_block(cut: SplitCut) -> int:
-        """Neighbouring cache lines of a block of channels under a block of outputs; 0: more than pixels."""
-        p = cut.problem
-        if p.layout == "channels_last" or math.prod(cut.kernel) > 1:
-            return 0
-        return cut.columns * p.stride[2] if cut.rows == 1 else cut.rows * p.stride[1] * p.spatial[2]
+    def in_cut(self, problem: ConvProblem, cut: SplitCut) -> Self:
+        """This plan for other sizes of the maps, in a cut of as many parts of the filters."""
+        plan = self.resized(problem, _of_maps(cut), plan_threads() * cut.scratch_bytes)
+        plan.cut = cut
+        return plan
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem)
@@ -73,4 +59,36 @@ class BrainSumsPlan(RegisterFinish):
 
         A word holds two channels that lie half a block apart, as those of x do.
         """
-        return packed_terms(w, self._cut)
+        return packed_terms(w, self.cut)
+
+
+def _fetches(cut: SplitCut) -> int:
+    """Whether filters are fetched ahead: 1 for the first block, 2 for each, where they do not stay in L2."""
+    nbytes = filter_bytes(cut.problem)
+    return int(nbytes > FETCHED) + int(nbytes > cut.parts * ROOM * cache_sizes()[1])
+
+
+def _of_maps(cut: SplitCut) -> dict[str, int | np.ndarray]:
+    """The fields that depend on the sizes of the maps."""
+    p = cut.problem
+    x_n, x_c, _, x_h, x_w = map_strides(p.layout, p.C, p.spatial)
+    y_n, y_k, _, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
+    return {
+        "n": p.N, "p": p.spatial_out[1], "q": p.spatial_out[2], "height": p.spatial[1], "width": p.spatial[2],
+        "images": cut.images, "rows": cut.rows, "columns": cut.columns,
+        "blocks_p": cut.blocks[1], "blocks_q": cut.blocks[2],
+        "phase_rows": cut.phase_rows, "pitch": cut.pitch, "positions": cut.positions, "tile": cut.tile,
+        "x_n": x_n, "x_h": x_h, "x_w": x_w, "x_block": LANES * x_c,
+        "y_n": y_n, "y_k": y_k, "y_h": y_h, "y_pixel": y_w, "y_block": LANES * y_k,
+        "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes, "offsets": cut.entry_offsets(),
+        "configuration": matrix_tiles.configuration([(cut.tile, 16)] * 6 + [(16, 16)] * 2),
+        "run": _lines_of_block(cut), **cut.scratch_fields(),
+    }  # fmt: skip
+
+
+def _lines_of_block(cut: SplitCut) -> int:
+    """Neighbouring cache lines of a block of channels under a block of outputs; 0: more than pixels."""
+    p = cut.problem
+    if p.layout == "channels_last" or math.prod(cut.kernel) > 1:
+        return 0
+    return cut.columns * p.stride[2] if cut.rows == 1 else cut.rows * p.stride[1] * p.spatial[2]

@@ -280,7 +280,8 @@ class KernelPlan(CompiledPass, Plan):
         if not self._binds or (finishes and not passes):
             return super().bind(x, w, y, bias, activation, residual, scratch)
         w = self._own_filter(w)
-        bias = self._output_step(bias, activation, None)[0]
+        if bias is not None or self.problem.direction == "backward_weights":
+            bias = self._output_step(bias, activation, None)[0]
         scratch = checked_scratch(scratch, self.scratch_bytes or 0)
         if scratch is None:
             scratch = self._new_scratch()
@@ -298,10 +299,9 @@ class KernelPlan(CompiledPass, Plan):
             launches.append(after.launch)
         kept = self, x, w, y, residual, target, workspace, records, after
         begins = [self._address(record) for record in records]
-        of_x, of_y, of_w = (tuple(AddressWord(b + at, 0) for b in begins) for at in (X_AT, Y_AT, W_AT))
-        if target is not y or residual is not None or after is not None:  # other words tell where y lies, too
-            of_y = ()
-        of_w = of_w if self.reads_filter else ()
+        told = target is y and residual is None and after is None  # else other words tell where y lies, too
+        of_x, of_y = _words(begins, X_AT), _words(begins, Y_AT) if told else ()
+        of_w = _words(begins, W_AT) if self.reads_filter else ()
         return jit.bound_run(tuple(launches), *kept, x_places=of_x, y_places=of_y, w_places=of_w)
 
     def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
@@ -324,3 +324,8 @@ class KernelPlan(CompiledPass, Plan):
             for kernel, tasks in self.steps:
                 launches.append(Launch(kernel, self._address(record), tasks, not self._parallel))
         return launches, records
+
+
+def _words(begins: Sequence[int], at: int) -> tuple[AddressWord, ...]:
+    """The words so many bytes from the begin of some records."""
+    return tuple([AddressWord(begin + at, 0) for begin in begins])
