@@ -165,11 +165,16 @@ class Elementwise(Step):
 
 @dataclass(frozen=True, eq=False)
 class LayerNormalization(Step):
-    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift."""
+    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift.
+
+    Where it is not `centred` no mean is taken away, and the deviation is the root of the mean of the squares.
+    """
 
     scale: np.ndarray | None = None  # (C,)
     shift: np.ndarray | None = None
     epsilon: float = 1e-5
+    centred: bool = True
+    largest: float = math.inf  # that 1 / deviation may be
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return shapes[self.inputs[0]]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.core.epilogue import Activation
+from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.channel_scaling import channel_scaling
-from convalgos.network.graph import Elementwise
+from convalgos.network.graph import Elementwise, View
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 
@@ -61,6 +61,15 @@ def prelu(node: OnnxNode, model: OnnxModel) -> Steps:
 def gelu(node: OnnxNode, model: OnnxModel) -> Steps:
     tanh = node.attributes.get("approximate", b"none") == b"tanh"
     return activated_by(Activation("gelu_tanh" if tanh else "gelu"))(node, model)
+
+
+def elu(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Elu, and Selu with its scale."""
+    named = NAMED["elu" if node.op == "Elu" else "selu"]
+    alpha, scale = (
+        float(node.attributes.get(k, d)) for k, d in zip(("alpha", "gamma"), named[1:], strict=True)
+    )
+    return activated_by(Activation("elu", alpha, scale))(node, model)
 
 
 def hard_sigmoid(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -155,6 +164,11 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
 def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray, shift: np.ndarray) -> Steps:
     """y = scale * x + shift, with one number or one for each channel."""
     shape = model.shape(x)
+    if shape is not None and len(shape) == 2:
+        pixels = f"{y}/pixels"
+        made = _scaled_maps(node, pixels, f"{y}/scaled", scale, shift, shape[1], 2)
+        before = View(node.name, (x,), pixels, (0, -1, 1, 1))
+        return made and [before, *made, View(node.name, (f"{y}/scaled",), y, (0, -1))]
     if shape is None or not 3 <= len(shape) <= 5:
         return None
     return _scaled_maps(node, x, y, scale, shift, shape[1], len(shape) - 2)
@@ -182,6 +196,11 @@ ELEMENTWISE: dict[str, Maker] = {
     "LeakyRelu": leaky_relu,
     "PRelu": prelu,
     "Gelu": gelu,
+    "Tanh": activated_by(Activation("tanh")),
+    "Elu": elu,
+    "Selu": elu,
+    "Softplus": activated_by(Activation("softplus")),
+    "Mish": activated_by(Activation("mish")),
     "Add": arithmetic,
     "Sum": arithmetic,
     "Sub": arithmetic,

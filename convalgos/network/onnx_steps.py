@@ -42,10 +42,12 @@ from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_moves import moved_elements, rolled_elements
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
+from convalgos.network.onnx_products import computed_product
 from convalgos.network.onnx_quantized import QUANTIZED
 from convalgos.network.onnx_reductions import reduced_mean, reduced_sum, sizes_after
 from convalgos.network.onnx_region import foreign_step
 from convalgos.network.onnx_resizing import resized
+from convalgos.network.onnx_root_norms import ROOT_NORM, root_norm
 from convalgos.network.onnx_selections import (
     SHUFFLE,
     channel_gather,
@@ -237,7 +239,9 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
 
 def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
-    if w is None or w.ndim != 2 or model.is_constant(node.inputs[0]):
+    if w is None:
+        return computed_product(node, model)
+    if w.ndim != 2 or model.is_constant(node.inputs[0]):
         return None
     rank = rank_of(node, model)
     if rank == 2:
@@ -320,6 +324,7 @@ MAKERS: dict[str, Maker] = {
     GROUP_NORM: group_norm,
     "LayerNormalization": layer_norm,
     CHANNEL_NORM: layer_norm,
+    ROOT_NORM: root_norm,
     "LRN": local_response_norm,
     "Softmax": softmax,
 }
