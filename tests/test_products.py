@@ -93,6 +93,24 @@ def test_cosine_attention_and_products_have_steps(batch):
     assert found.count(LayerNormalization) == 3 and found.count(Foreign) == 1  # of Abs
 
 
+def test_differences_quotients_parts_and_pads_have_steps():
+    b = Builder(("n", 6, 5, 8), 18)
+    one, other = b.conv("x", c=6), b.conv("x", c=6)
+    of_maps = b.node("GlobalAveragePool", one)
+    above = b.node("Add", b.node("Relu", other), np.float32(1))
+    y = b.node("Div", b.node("Sub", one, of_maps), above)
+    less = b.node("Sub", of_maps, y)  # of one number each: broadcast over what is taken from it
+    last = b.node("Transpose", b.node("Sub", y, other), perm=[0, 2, 3, 1])
+    padded = b.node("Pad", last, np.array([0, 1, 0, 0, 0, 2, 3, 0]), np.float32(0.5))
+    back = b.node("Relu", b.node("Transpose", padded, perm=[0, 3, 1, 2]))
+    halves = b.node("Split", last, count=2, num_outputs=2, axis=-1)
+    rows = b.node("Split", last, np.array([2, 3]), count=2, axis=1)
+    model = b.model(b.conv(less), back, b.node("Mul", *halves), *(b.node("Relu", row) for row in rows))
+    check_model(model, numbers((3, 6, 5, 8)))
+    assert [kind for kind in kinds(model) if kind is Foreign] == [Foreign]  # `less`
+    check_model(model, numbers((1, 6, 5, 8)))
+
+
 def test_norms_of_other_dimensions_and_what_is_read_twice():
     b = Builder(("n", 6, 5, 7), 18)
     maps = b.conv("x", c=6)

@@ -153,10 +153,10 @@ class Pooling(Step):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(Step):
-    """activation(a + b), activation(a * b) or activation(a); b of a product, or of a "shift", a sum, may
-    have one number a map: (N, C, 1, 1)."""
+    """activation(a + b), (a * b), (a - b), (a / b) or of a; b of all but "add" may have one number a map:
+    (N, C, 1, 1)."""
 
-    operation: str = "identity"  # "add", "shift", "multiply" or "identity"
+    operation: str = "identity"  # "add", "shift", "multiply", "subtract", "divide" or "identity"
     activation: Activation | None = None
 
     def output_shape(self, shapes: Shapes) -> Shape:

@@ -14,6 +14,7 @@ from convalgos.network.graph import Elementwise, View
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 
+OPERATIONS = {"Add": "add", "Sum": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -102,17 +103,15 @@ def arithmetic(node: OnnxNode, model: OnnxModel) -> Steps:
     known = [model.constant(name) if model.is_constant(name) else None for name in node.inputs]
     if known[0] is not None or known[1] is not None:
         return _with_constant(node, model, known)
-    if node.op not in ("Add", "Sum", "Mul"):
-        return None
     first, second = model.shape(a), model.shape(b)
     if first is None or second is None or len(first) != len(second):
         return None
-    operation = "multiply" if node.op == "Mul" else "add"
+    operation = OPERATIONS[node.op]
     if first == second or _same(model, a, b):
         return [Elementwise(node.name, (a, b), node.outputs[0], operation)]
-    for one, other in ((a, b), (b, a)):
+    for one, other in ((a, b), (b, a)) if operation in ("add", "multiply") else ((a, b),):
         if _is_of_each_map(model, one, other):
-            by_map = "multiply" if operation == "multiply" else "shift"
+            by_map = "shift" if operation == "add" else operation
             return [Elementwise(node.name, (one, other), node.outputs[0], by_map)]
     return None
 

@@ -41,6 +41,8 @@ from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 from convalgos.network.softmax import Softmax
 
+NUMPY = {"multiply": np.multiply, "subtract": np.subtract, "divide": np.divide}
+
 
 def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> Any:
     """The plan of a step that is no convolution, whose maps lie in one layout; None of what moves nothing.
@@ -105,6 +107,7 @@ class NumpyStep:
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
         a, b = inputs
-        (np.multiply if self.step.operation == "multiply" else np.add)(a, b, out=y)
+        with np.errstate(all="ignore"):
+            NUMPY.get(self.step.operation, np.add)(a, b, out=y)
         if self.step.activation is not None:
             add_and_activate(y, None, self.step.activation)
