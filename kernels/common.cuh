@@ -172,6 +172,15 @@ __device__ inline T activated(T v) {
     return shared_out(v, normal_distribution(v));
 #elif ACTIVATION == 8  // GELU by tanh: (1 + tanh(u)) / 2 = sigmoid(2 u)
     return shared_out(v, sigmoid(T(1.59576912160573071) * (v + T(0.044715) * v * v * v)));
+#elif ACTIVATION == 9  // tanh
+    return tanh(v);
+#elif ACTIVATION == 10  // ELU, by alpha and a scale
+    return T(ACTIVATION_B) * (v > 0 ? v : T(ACTIVATION_A) * expm1(v));
+#elif ACTIVATION == 11  // softplus
+    return (v < 0 ? T(0) : v) + log1p(exp(v < 0 ? v : -v));
+#elif ACTIVATION == 12  // Mish: tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1)
+    const T power = exp(v > 40 ? T(40) : v), square = power * (power + 2);
+    return shared_out(v, square / (square + 2));
 #endif
 }
 

@@ -64,7 +64,8 @@ def norm(d: Drawing, x: str) -> str:
 def activation(d: Drawing, x: str) -> str:
     f4 = np.float32
     kind = d.rng.choice(("relu", "relu", "relu6", "clip", "leaky", "sigmoid", "silu", "swish", "swish_long",
-                         "gelu", "gelu_tanh", "hard_sigmoid", "tanh", "elu"))  # fmt: skip
+                         "gelu", "gelu_tanh", "hard_sigmoid", "tanh", "elu",
+                         "selu", "softplus", "mish"))  # fmt: skip
     if kind == "relu":
         return d.node("Relu", x)
     if kind == "relu6":
@@ -86,7 +87,9 @@ def activation(d: Drawing, x: str) -> str:
         return d.node("Mul", d.node("Mul", x, gate), f4(0.5))
     if kind == "hard_sigmoid":
         return d.node("HardSigmoid", x, alpha=d.rng.choice((0.2, 1 / 6)))
-    return d.node({"sigmoid": "Sigmoid", "tanh": "Tanh", "elu": "Elu"}[kind], x)
+    if kind == "mish":
+        return d.node("Mul", d.node("Tanh", d.node("Softplus", x)), x)
+    return d.node(kind.capitalize(), x)
 
 
 def finished(d: Drawing, y: str) -> str:

@@ -22,6 +22,7 @@ FORMS = (
     ("clip", -0.5, 0.75),
     ("leaky_relu", -0.25),
     ["leaky_relu", 2],
+    ("elu", 0.5, 2),
 )
 PROBLEMS = [
     ca.ConvProblem.parse(text)
@@ -43,6 +44,10 @@ def by_definition(v, form):
     name, a, b = activation_of(form)
     if name == "clip":
         return min(max(v, a), b)
+    if name == "elu":
+        return b * (v if v > 0 else a * math.expm1(v))
+    if name == "softplus":
+        return max(v, 0) + math.log1p(math.exp(-abs(v)))
     shares = {
         "relu": float(v > 0),
         "leaky_relu": 1 if v > 0 else a,
@@ -50,6 +55,8 @@ def by_definition(v, form):
         "silu": 1 / (1 + math.exp(-v)),
         "hard_swish": min(max(v + 3, 0), 6) / 6,
         "gelu": math.erfc(-v / math.sqrt(2)) / 2,
+        "tanh": math.tanh(v) / (v or 1),
+        "mish": math.tanh(max(v, 0) + math.log1p(math.exp(-abs(v)))),
         "gelu_tanh": (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) / 2,
     }
     return 0.5 if name == "sigmoid" and v == 0 else v * shares[name]
@@ -86,6 +93,7 @@ def test_values_slopes_and_limits(form):
         (("leaky_relu", math.nan), "one finite number"),
         (("leaky_relu", "0.1"), "one finite number"),
         (("silu", 1), "no numbers"),
+        (("elu", 1), "alpha and scale"),
         (("relu6", 5), "no numbers"),
         ((), "must be None"),
         (np.ones(3), "must be None"),

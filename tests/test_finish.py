@@ -12,6 +12,7 @@ from convalgos.cpu.vectors.activations import ULPS
 
 FORMS = (
     "relu", ("clip", -1.25, 2.5), ("leaky_relu", 0.2), "sigmoid", "silu", "hard_swish", "gelu", "gelu_tanh",
+    "tanh", "elu", "selu", ("elu", -0.5, 2), "softplus", "mish",
 )  # fmt: skip
 EXACT = "relu", "clip"
 

@@ -127,7 +127,19 @@ def test_types_and_layouts(rng, dtype, layout):
 
 
 @pytest.mark.parametrize(
-    "activation", ["relu", "relu6", "silu", "gelu", ("leaky_relu", 0.2), ("clip", -1, 2), "hard_swish"]
+    "activation",
+    [
+        "relu",
+        "relu6",
+        "silu",
+        "gelu",
+        ("leaky_relu", 0.2),
+        ("clip", -1, 2),
+        "hard_swish",
+        "tanh",
+        "selu",
+        "mish",
+    ],
 )
 def test_the_output_step_and_its_gradient(rng, activation):
     x, w = (jnp.asarray(rng.standard_normal(s), "float32") for s in ((1, 3, 12), (4, 3, 3)))

@@ -27,6 +27,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.network import Network
+from convalgos.network.packing import TimedBytes
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
 from convalgos.network.step_options import moves_nothing
 from convalgos.select import find_algorithm
@@ -179,12 +180,13 @@ def test_values_share_memory_as_in_the_known_plan(shipped_figures, monkeypatch):
         assert planned.sharing.where == first.sharing.where
         assert planned.arena_bytes <= 1.06 * own.arena_bytes * first.arena_bytes / first.sharing.least
         lives = [
-            (planned.places[root], planned.places[root] + arena.value_bytes(planned, root), *time)
-            for root, time in planned.sharing.times.items()
+            TimedBytes(planned.places[root] + part.begin, planned.places[root] + part.end, *part[2:])
+            for root in planned.sharing.times
+            for part in arena._buffer(planned, planned.sharing, root).parts
         ]
         for a, b in itertools.combinations(lives, 2):
-            assert a[1] <= b[0] or b[1] <= a[0] or a[3] < b[2] or b[3] < a[2]
-        assert max(end for _, end, *_ in lives) <= planned.arena_bytes
+            assert a.end <= b.begin or b.end <= a.begin or a.last < b.first or b.last < a.first
+        assert max(part.end for part in lives) <= planned.arena_bytes
     net(np.zeros((2, 3, 40, 56), np.float32))
     images = net.plans()[-1].planned
     assert len(images.steps) == len(first.steps) and not arena._still_shares(images, first, first.sharing)

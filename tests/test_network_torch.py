@@ -74,6 +74,7 @@ def test_norms_scales_activations_and_sums_become_part_of_convolutions():
     [
         F.relu6, lambda x: F.hardtanh(x, -0.5, 0.7), lambda x: x.clamp(min=0), lambda x: x.clamp(-0.1, 0.4),
         lambda x: F.leaky_relu(x, 0.3), F.silu, torch.sigmoid, F.hardsigmoid, F.gelu,
+        torch.tanh, F.mish, F.selu, F.elu, F.softplus,
         lambda x: F.gelu(x, approximate="tanh"), lambda x: 3 - x / 2, lambda x: x - 1, F.dropout2d,
     ],
 )  # fmt: skip
@@ -149,14 +150,14 @@ def test_products_on_channels_last_are_convolutions():
 
 def test_what_torch_runs_is_one_region_where_that_makes_no_circle(tmp_path):
     def forward(m, x):
-        a = torch.tanh(x)
+        a = torch.sin(x)
         b = torch.cumsum(m.conv(a), 2)  # between two regions: not one
         c = torch.flip(a, (3,)) * torch.softmax(b, 1)
         return c, torch.topk(c.flatten(1), 3).values, (c > 0).sum((1, 2, 3))
 
     graph = graph_of_module(Does(forward, conv=nn.Conv2d(4, 4, 1)).eval(), (torch.randn(2, 4, 6, 6),), {})
     assert kinds(graph.graph.steps) == ["Foreign", "Convolution", "Foreign"]
-    assert graph.left["tanh"] == "tanh has no step here"
+    assert graph.left["sin"] == "sin has no step here"
     checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
     with pytest.raises(Unsupported, match="torch runs it, and there is no form"):
         Network(graph.graph).save(tmp_path / "net")

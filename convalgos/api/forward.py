@@ -61,8 +61,8 @@ def conv(
         algorithm: "auto", or an id from `algorithms()`, which is then used or refused, never replaced.
             "auto" counts the time of preparing the filter, which a call with a bare w pays.
         activation: applied last: None, "relu", "relu6", "leaky_relu", "sigmoid", "silu", "hard_swish",
-            "gelu", "gelu_tanh", or one with its numbers: ("leaky_relu", slope), ("clip", low, high). All keep
-            NaN.
+            "gelu", "gelu_tanh", "tanh", "elu", "selu", "softplus", "mish", or one with its numbers:
+            ("leaky_relu", slope), ("clip", low, high), ("elu", alpha, scale). All keep NaN.
         residual: an array like y that is added before the activation, as at the end of a residual block.
         out: array for y; it may be of any strides, and may overlap x and residual.
         strict_nan, max_rel_error, selector: those of `plan`. With `max_rel_error` depthwise filters are

@@ -7,7 +7,9 @@ of their build (`finished` in common.cuh); what kernels leave is done here in Nu
 Every activation keeps NaN, and takes infinities to its limits there. 16-bit elements are computed in float32.
 
 Source: Howard et al. 2019, arXiv:1905.02244 (hard-swish); Elfwing et al. 2018, arXiv:1702.03118 (SiLU);
-Hendrycks and Gimpel 2016, arXiv:1606.08415 (GELU and its form with tanh).
+Hendrycks and Gimpel 2016, arXiv:1606.08415 (GELU and its form with tanh); Clevert, Unterthiner and
+Hochreiter 2015, arXiv:1511.07289 (ELU); Klambauer et al. 2017, arXiv:1706.02515 (SELU); Misra 2019,
+arXiv:1908.08681 (Mish).
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ PIECE = 1 << 14  # elements at a time, which with all temporaries stay in L2; es
 BELOW = -1000.0  # where v * sigmoid(v) and v * Phi(v) are 0 in every type, but -inf * 0 would be NaN
 TANH_SCALE = 2 * math.sqrt(2 / math.pi)  # 1 + tanh(u) = 2 sigmoid(2 u)
 TANH_CUBE = 0.044715
+LEVEL = 40.0  # where tanh(v) is 1 in every type, and exp(v) squared is finite
 
 
 class Activation(NamedTuple):
     """An activation with its numbers, which those that have none leave at 0."""
 
     name: str
-    a: float = 0.0  # slope of leaky_relu, low of clip
-    b: float = 0.0  # high of clip
+    a: float = 0.0  # slope of leaky_relu, low of clip, alpha of elu
+    b: float = 0.0  # high of clip, scale of elu
 
 
 class Kind(NamedTuple):
@@ -53,10 +56,16 @@ KINDS = {
     "hard_swish": Kind(6, 0, 1.5),  # v * min(max(v + 3, 0), 6) / 6
     "gelu": Kind(7, 0, 1.1290),  # v * Phi(v), the distribution of a normal variable
     "gelu_tanh": Kind(8, 0, 1.1290),  # v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 v^3))) / 2
+    "tanh": Kind(9),
+    "elu": Kind(10, 2),  # scale * v, below 0 scale * alpha * (exp(v) - 1)
+    "softplus": Kind(11),  # ln(1 + exp(v))
+    "mish": Kind(12, 0, 1.0885),  # v * tanh(softplus(v))
 }
 NAMED = {  # by name alone
     "relu6": Activation("clip", 0.0, 6.0),
     "leaky_relu": Activation("leaky_relu", 0.01),
+    "elu": Activation("elu", 1.0, 1.0),
+    "selu": Activation("elu", 1.6732632423543772, 1.0507009873554805),
 }
 RELU = Activation("relu")
 ActivationLike = str | Sequence[str | float] | Activation | None  # what plans take
@@ -86,7 +95,10 @@ def activation_of(given: ActivationLike) -> Activation | None:
     fits = name in KINDS and len(numbers) == KINDS[name].numbers
     fits = fits and all(isinstance(n, Real) and math.isfinite(n) for n in numbers)
     if not fits or (name == "clip" and numbers[0] > numbers[1]):
-        takes = {"clip": "two finite numbers, low <= high", "leaky_relu": "one finite number, its slope"}
+        takes = {
+            "clip": "two finite numbers, low <= high", "leaky_relu": "one finite number, its slope",
+            "elu": "two finite numbers, alpha and scale",
+        }  # fmt: skip
         raise ValueError(f"activation={shown(given)}: {name!r} takes {takes.get(name, 'no numbers')}")
     return Activation(name, *map(float, numbers))
 
@@ -95,7 +107,10 @@ def steepest(activation: Activation | None) -> float:
     """The largest slope of an activation: what it makes of an error is no more than so many times that."""
     if activation is None:
         return 1.0
-    return max(KINDS[activation.name].steepest, abs(activation.a) if activation.name == "leaky_relu" else 0)
+    name, a, b = activation
+    if name == "elu":
+        return max(abs(b), abs(a * b))
+    return max(KINDS[name].steepest, abs(a) if name == "leaky_relu" else 0)
 
 
 def finish(y: np.ndarray, bias: np.ndarray | None, activation: str | None, problem: Any) -> None:
@@ -143,12 +158,21 @@ def _activated(v: np.ndarray, name: str, a: float, b: float) -> Any:
         return np.minimum(np.maximum(v, a), b)
     if name == "leaky_relu":
         return np.where(v < 0, v * a, v)
+    if name == "tanh":
+        return np.tanh(v)
+    if name == "elu":
+        return b * np.where(v > 0, v, a * np.expm1(np.minimum(v, 0)))
+    if name == "softplus":
+        return np.maximum(v, 0) + np.log1p(np.exp(-np.abs(v)))
     if name == "hard_swish":
         share = np.minimum(np.maximum(v + 3, 0), 6) / 6
     elif name == "gelu":
         share = _normal_distribution(v)
     elif name == "gelu_tanh":
         share = _sigmoid(TANH_SCALE * (v + TANH_CUBE * v * v * v))
+    elif name == "mish":  # tanh(ln(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1)
+        power = np.exp(np.minimum(v, LEVEL))
+        share = power * (power + 2) / (power * (power + 2) + 2)
     else:
         share = _sigmoid(v)
     return share if name == "sigmoid" else np.where(v < BELOW, 0, v * share)

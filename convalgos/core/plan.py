@@ -133,7 +133,8 @@ class Plan(PlanArrays, Tabular, ABC):
             out: array for the result, written whole; a new one is allocated when None. It may be of any
                 strides, alignment and byte order, and overlap the other arrays of the call.
             activation: None, "relu", "relu6", ("clip", low, high), "leaky_relu" or ("leaky_relu", slope),
-                "sigmoid", "silu", "hard_swish", "gelu" or "gelu_tanh"; backward_weights takes None.
+                "sigmoid", "silu", "hard_swish", "gelu", "gelu_tanh", "tanh", "elu", "selu",
+                ("elu", alpha, scale), "softplus" or "mish"; backward_weights takes None.
             residual: an array like the result that is added before the activation, or None; `out` may be
                 the same. backward_weights takes None, and so do integers, whose bias is of int32.
 

@@ -201,4 +201,4 @@ def with_output(direction: str, how: ConvSettings, activation: Any = None) -> An
 def _as_given(activation: tuple[str, float, float]) -> Any:
     """An activation as names and as many numbers as it takes."""
     name, a, b = activation
-    return {"clip": (name, a, b), "leaky_relu": (name, a)}.get(name, name)
+    return {"clip": (name, a, b), "leaky_relu": (name, a), "elu": activation}.get(name, name)

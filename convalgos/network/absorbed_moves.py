@@ -1,15 +1,16 @@
-"""Moves of elements made part of the moves next to them, and of the attention that reads or makes them."""
+"""Moves of elements made part of the moves next to them, and of the attention or product that has them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from convalgos.core.moves import Move
-from convalgos.network.attention import Attention, Rearrangement
+from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.graph import NetworkGraph, Step, View
 
 Moves = tuple[Move, ...]
 INVERTIBLE = ("view", "transpose")
+OF_MATRICES = Attention | Product
 
 
 def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
@@ -23,13 +24,13 @@ def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
         before = steps.get(step.inputs[0]) if step.inputs else None
         alone = before is not None and len(readers[before.output]) == 1 and before.output not in graph.outputs
         made = step
-        if isinstance(step, Attention):
+        if isinstance(step, OF_MATRICES):
             made = _reading_unmoved(step, steps)
         elif isinstance(step, Rearrangement):
             name, moves = _unmoved(step.inputs[0], step.moves, steps)
             made = replace(step, inputs=(name,), moves=moves)
-        if alone and isinstance(before, Attention) and (moves := _moves_of(step)) and _is_invertible(moves):
-            own = (*before.moves[:3], (*before.moves[3], *moves))
+        if alone and isinstance(before, OF_MATRICES) and (moves := _moves_of(step)) and _is_invertible(moves):
+            own = (*before.moves[:-1], (*before.moves[-1], *moves))
             del steps[before.output]
             made = replace(before, output=step.output, moves=own)
         for name in step.outputs:
@@ -38,10 +39,10 @@ def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
     return replace(graph, steps=found)
 
 
-def _reading_unmoved(step: Attention, steps: dict[str, Step]) -> Attention:
-    """Attention of what q, k and v are moved from."""
+def _reading_unmoved(step: OF_MATRICES, steps: dict[str, Step]) -> OF_MATRICES:
+    """Attention, or a product, of what its matrices are moved from."""
     inputs, moves = list(step.inputs), list(step.moves)
-    for i in range(3):
+    for i in range(len(moves) - 1):
         inputs[i], moves[i] = _unmoved(inputs[i], moves[i], steps)
     return replace(step, inputs=tuple(inputs), moves=tuple(moves))
 

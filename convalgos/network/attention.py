@@ -23,6 +23,27 @@ class Rearrangement(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class Product(Step):
+    """scale a b of matrices in the last two dimensions; inputs: (a, b), after moves of each; those of the
+    output stand last."""
+
+    moves: tuple[tuple[Move, ...], ...] = ((), (), ())
+    scale: float = 1.0
+
+    def sizes(self, shapes: Shapes) -> tuple[int, int, int, int]:
+        """(products, rows, depth, width)."""
+        a, b = (moved_shape(shapes[name], own) for name, own in zip(self.inputs, self.moves[:2], strict=True))
+        if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
+            raise ValueError(f"a {a} and b {b} do not go together")
+        return math.prod(np.broadcast_shapes(a[:-2], b[:-2])), a[-2], a[-1], b[-1]
+
+    def output_shape(self, shapes: Shapes) -> Shape:
+        _, rows, _, width = self.sizes(shapes)
+        a, b = (moved_shape(shapes[name], own) for name, own in zip(self.inputs, self.moves[:2], strict=True))
+        return moved_shape((*np.broadcast_shapes(a[:-2], b[:-2]), rows, width), self.moves[2])
+
+
+@dataclass(frozen=True, eq=False)
 class Attention(Step):
     """softmax(scale q k + biases) v over the last dimension; inputs: (q, k, v, *biases).
 

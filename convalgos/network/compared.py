@@ -6,6 +6,7 @@ numbers shows the last bits of what it is given, and an argmax nothing else.
 
 from __future__ import annotations
 
+from convalgos.network.attention import Attention, Product
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step, TransposedConvolution
 from convalgos.network.quantized_graph import QuantizedConvolution
 from convalgos.network.softmax import Softmax
@@ -35,6 +36,8 @@ def _first_of(step: Step) -> str:
     what it gives. "" where there is none."""
     if isinstance(step, Softmax):
         return "softmax"
+    if isinstance(step, Attention | Product):
+        return "matmul"
     operators = step.region.operators if isinstance(step, Foreign) and step.region is not None else ()
     names = (operator.rpartition(".")[2].replace("_", "").lower() for operator in operators)
     return next((name for name in names if name in COMPARE | MULTIPLY), "")

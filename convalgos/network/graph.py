@@ -153,10 +153,10 @@ class Pooling(Step):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(Step):
-    """activation(a + b), activation(a * b) or activation(a); b of a product, or of a "shift", a sum, may
-    have one number a map: (N, C, 1, 1)."""
+    """activation(a + b), (a * b), (a - b), (a / b) or of a; b of all but "add" may have one number a map:
+    (N, C, 1, 1)."""
 
-    operation: str = "identity"  # "add", "shift", "multiply" or "identity"
+    operation: str = "identity"  # "add", "shift", "multiply", "subtract", "divide" or "identity"
     activation: Activation | None = None
 
     def output_shape(self, shapes: Shapes) -> Shape:
@@ -165,11 +165,16 @@ class Elementwise(Step):
 
 @dataclass(frozen=True, eq=False)
 class LayerNormalization(Step):
-    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift."""
+    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift.
+
+    Where it is not `centred` no mean is taken away, and the deviation is the root of the mean of the squares.
+    """
 
     scale: np.ndarray | None = None  # (C,)
     shift: np.ndarray | None = None
     epsilon: float = 1e-5
+    centred: bool = True
+    largest: float = math.inf  # that 1 / deviation may be
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return shapes[self.inputs[0]]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.core.epilogue import Activation
+from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.channel_scaling import channel_scaling
-from convalgos.network.graph import Elementwise
+from convalgos.network.graph import Elementwise, View
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 
+OPERATIONS = {"Add": "add", "Sum": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -63,6 +64,15 @@ def gelu(node: OnnxNode, model: OnnxModel) -> Steps:
     return activated_by(Activation("gelu_tanh" if tanh else "gelu"))(node, model)
 
 
+def elu(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Elu, and Selu with its scale."""
+    named = NAMED["elu" if node.op == "Elu" else "selu"]
+    alpha, scale = (
+        float(node.attributes.get(k, d)) for k, d in zip(("alpha", "gamma"), named[1:], strict=True)
+    )
+    return activated_by(Activation("elu", alpha, scale))(node, model)
+
+
 def hard_sigmoid(node: OnnxNode, model: OnnxModel) -> Steps:
     """A scale and a shift, and all between 0 and 1."""
     alpha, beta = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
@@ -93,17 +103,15 @@ def arithmetic(node: OnnxNode, model: OnnxModel) -> Steps:
     known = [model.constant(name) if model.is_constant(name) else None for name in node.inputs]
     if known[0] is not None or known[1] is not None:
         return _with_constant(node, model, known)
-    if node.op not in ("Add", "Sum", "Mul"):
-        return None
     first, second = model.shape(a), model.shape(b)
     if first is None or second is None or len(first) != len(second):
         return None
-    operation = "multiply" if node.op == "Mul" else "add"
+    operation = OPERATIONS[node.op]
     if first == second or _same(model, a, b):
         return [Elementwise(node.name, (a, b), node.outputs[0], operation)]
-    for one, other in ((a, b), (b, a)):
+    for one, other in ((a, b), (b, a)) if operation in ("add", "multiply") else ((a, b),):
         if _is_of_each_map(model, one, other):
-            by_map = "multiply" if operation == "multiply" else "shift"
+            by_map = "shift" if operation == "add" else operation
             return [Elementwise(node.name, (one, other), node.outputs[0], by_map)]
     return None
 
@@ -155,6 +163,11 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
 def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray, shift: np.ndarray) -> Steps:
     """y = scale * x + shift, with one number or one for each channel."""
     shape = model.shape(x)
+    if shape is not None and len(shape) == 2:
+        pixels = f"{y}/pixels"
+        made = _scaled_maps(node, pixels, f"{y}/scaled", scale, shift, shape[1], 2)
+        before = View(node.name, (x,), pixels, (0, -1, 1, 1))
+        return made and [before, *made, View(node.name, (f"{y}/scaled",), y, (0, -1))]
     if shape is None or not 3 <= len(shape) <= 5:
         return None
     return _scaled_maps(node, x, y, scale, shift, shape[1], len(shape) - 2)
@@ -182,6 +195,11 @@ ELEMENTWISE: dict[str, Maker] = {
     "LeakyRelu": leaky_relu,
     "PRelu": prelu,
     "Gelu": gelu,
+    "Tanh": activated_by(Activation("tanh")),
+    "Elu": elu,
+    "Selu": elu,
+    "Softplus": activated_by(Activation("softplus")),
+    "Mish": activated_by(Activation("mish")),
     "Add": arithmetic,
     "Sum": arithmetic,
     "Sub": arithmetic,

@@ -24,6 +24,7 @@ from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_norms import with_norms_named
 from convalgos.network.onnx_patterns import with_activations_named
 from convalgos.network.onnx_region import foreign_step, join_regions
+from convalgos.network.onnx_root_norms import with_root_norms_named
 from convalgos.network.onnx_selections import with_shuffles_named
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
@@ -62,6 +63,7 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
     model.nodes = with_activations_named(model)
     model.nodes = with_norms_named(model)
+    model.nodes = with_root_norms_named(model)
     model.nodes = with_group_norms_named(model)
     model.nodes = with_attention_named(model)
     model.nodes = with_shuffles_named(model)

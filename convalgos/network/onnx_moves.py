@@ -46,6 +46,27 @@ def rolled_elements(node: OnnxNode, model: OnnxModel) -> Steps:
     return [Rearrangement(node.name, (*sources,), node.outputs[0], (("roll", axis, -first),))]
 
 
+def split_elements(node: OnnxNode, model: OnnxModel, sizes: Sequence[int] | np.ndarray | None) -> Steps:
+    """Of a Split along any dimension; sizes None are equal, but for the last."""
+    shape = model.shape(node.inputs[0]) or ()
+    if len(shape) < 2 or not all(node.outputs):
+        return None
+    axis, count = node.attributes.get("axis", 0) % len(shape), len(node.outputs)
+    if sizes is None:
+        size = shape[axis]
+        if not isinstance(size, int):
+            return None
+        sizes = [min(-(-size // count), size - i * -(-size // count)) for i in range(count)]
+    if len(sizes) != count or min(sizes) < 0:
+        return None
+    sizes = [int(n) for n in sizes]
+    ends = np.cumsum(sizes).tolist()
+    return [
+        Rearrangement(node.name, (node.inputs[0],), y, (("slice", axis, end - size, end, 1),))
+        for y, size, end in zip(node.outputs, sizes, ends, strict=True)
+    ]
+
+
 def _transposed(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     rank = rank_of(node, model)
     order = tuple(node.attributes.get("perm", range(rank)[::-1]))

@@ -95,6 +95,13 @@ class _Search:
             return None
         if node.op == "Sigmoid" and node.inputs[0] == x and _near(number, 1):
             return "silu"
+        if node.op == "Tanh" and _near(number, 1) and node.inputs[0] != x:
+            plus_of = self._inside(node.inputs[0], inside)
+            return (
+                "mish"
+                if plus_of is not None and plus_of.op == "Softplus" and plus_of.inputs[0] == x
+                else None
+            )
         if node.op == "HardSigmoid" and node.inputs[0] == x and _near(number, 1):
             alpha, beta = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
             return "hard_swish" if _near(alpha, 1 / 6) and _near(beta, 0.5) else None

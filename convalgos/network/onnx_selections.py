@@ -9,6 +9,7 @@ import numpy as np
 from convalgos.network.graph import ChannelSelection
 from convalgos.network.onnx_channels import Steps, rank_of
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_moves import split_elements
 
 SHUFFLE = "convalgos.ChannelShuffle"  # the operator of what is found; its attribute is "groups"
 
@@ -64,7 +65,7 @@ def channel_split(node: OnnxNode, model: OnnxModel) -> Steps:
         if sizes is None:
             return None
     if not channels or axis not in (1, 1 - rank_of(node, model)):
-        return None
+        return split_elements(node, model, sizes)
     if sizes is None:
         sizes = [-(-channels // len(node.outputs))] * len(node.outputs)
     ends = np.minimum(np.cumsum(sizes), channels)

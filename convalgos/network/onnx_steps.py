@@ -42,10 +42,12 @@ from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_moves import moved_elements, rolled_elements
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
+from convalgos.network.onnx_products import computed_product
 from convalgos.network.onnx_quantized import QUANTIZED
 from convalgos.network.onnx_reductions import reduced_mean, reduced_sum, sizes_after
 from convalgos.network.onnx_region import foreign_step
 from convalgos.network.onnx_resizing import resized
+from convalgos.network.onnx_root_norms import ROOT_NORM, root_norm
 from convalgos.network.onnx_selections import (
     SHUFFLE,
     channel_gather,
@@ -115,8 +117,12 @@ def _padding(node: OnnxNode, ndim: int) -> Any:
     return tuple(zip(pads[:ndim], pads[ndim:], strict=True)) if min(pads, default=0) >= 0 else None
 
 
-def _pad_of(node: OnnxNode, model: OnnxModel, rank: int) -> PadOfMaps | None:
-    """What a Pad puts around maps; None where its sizes are computed, or not those of maps."""
+def _pad_of(node: OnnxNode, model: OnnxModel, rank: int, channels: int = 1) -> PadOfMaps | None:
+    """What a Pad puts around maps; None where its sizes are computed, or not those of maps.
+
+    Args:
+        channels: the dimension that they are in.
+    """
     pads, value = node.attributes.get("pads"), node.attributes.get("value", 0.0)
     if pads is None and len(node.inputs) > 1:
         pads = model.constant(node.inputs[1])
@@ -129,9 +135,10 @@ def _pad_of(node: OnnxNode, model: OnnxModel, rank: int) -> PadOfMaps | None:
     if len(node.inputs) > 3 or len(pads) != 2 * rank or min(pads) < 0:
         return None
     low, high = (list(map(int, ends)) for ends in (pads[:rank], pads[rank:]))
-    if any((*low[:2], *high[:2])):
+    ends = list(zip(low, high, strict=True))
+    if any((*ends.pop(channels), *ends.pop(0))):
         return None
-    return PadOfMaps(tuple(zip(low[2:], high[2:], strict=True)), boundary, float(value))
+    return PadOfMaps(tuple(ends), boundary, float(value))
 
 
 def _pad(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -139,10 +146,14 @@ def _pad(node: OnnxNode, model: OnnxModel) -> Steps:
     shape = model.shape(node.inputs[0])
     if shape is None or not 3 <= len(shape) <= 5 or type(shape[1]) is not int:
         return None
-    pad = _pad_of(node, model, len(shape))
+    pad, x = _pad_of(node, model, len(shape)), node.inputs[0]
+    last = _pad_of(node, model, len(shape), channels=len(shape) - 1) if pad is None else None
+    if last is not None and any(map(any, last.padding)) and type(shape[-1]) is int:
+        maps, channels = last, shape[-1]
+        return by_last_dimension(node, model, lambda of, y: [maps.step(node.name, of, y, channels)])
     if pad is None or not any(map(any, pad.padding)):  # nothing is padded: the same elements
         return None
-    return [pad.step(node.name, node.inputs[0], node.outputs[0], shape[1])]
+    return [pad.step(node.name, x, node.outputs[0], shape[1])]
 
 
 def _conv_transpose(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -237,7 +248,9 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
 
 def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
-    if w is None or w.ndim != 2 or model.is_constant(node.inputs[0]):
+    if w is None:
+        return computed_product(node, model)
+    if w.ndim != 2 or model.is_constant(node.inputs[0]):
         return None
     rank = rank_of(node, model)
     if rank == 2:
@@ -320,6 +333,7 @@ MAKERS: dict[str, Maker] = {
     GROUP_NORM: group_norm,
     "LayerNormalization": layer_norm,
     CHANNEL_NORM: layer_norm,
+    ROOT_NORM: root_norm,
     "LRN": local_response_norm,
     "Softmax": softmax,
 }

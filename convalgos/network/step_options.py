@@ -20,10 +20,11 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.attention import attention_seconds
 from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds
+from convalgos.cpu.elementwise.products import matmul_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.runtime.filter_reads import seconds_between_layers
-from convalgos.network.attention import Attention, Rearrangement
+from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
 from convalgos.network.graph import (
     ChannelSelection,
@@ -302,6 +303,8 @@ class StepOptions:
             return group_norm_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, Attention):
             return attention_seconds(*step.sizes(self._shapes), self._machine)
+        if isinstance(step, Product):
+            return matmul_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Elementwise | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute

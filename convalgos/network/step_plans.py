@@ -15,12 +15,13 @@ from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
 from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan, SoftmaxPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
+from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.layout.reorder import Reorder, is_same
 from convalgos.cpu.pooling.plan import PoolPlan
-from convalgos.network.attention import Attention, Rearrangement
+from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -39,6 +40,8 @@ from convalgos.network.graph import (
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 from convalgos.network.softmax import Softmax
+
+NUMPY = {"multiply": np.multiply, "subtract": np.subtract, "divide": np.divide}
 
 
 def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> Any:
@@ -60,11 +63,14 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
     if isinstance(step, Upsampling):
         return UpsamplingPlan(read[0], step.factors, layout)
     if isinstance(step, LayerNormalization):
-        return LayerNormPlan(read[0], layout, step.scale, step.shift, step.epsilon)
+        of = step.scale, step.shift, step.epsilon, step.centred, step.largest
+        return LayerNormPlan(read[0], layout, *of)
     if isinstance(step, Softmax):
         return SoftmaxPlan(read[0], layout)
     if isinstance(step, Attention):
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
+    if isinstance(step, Product):
+        return MatmulPlan(read, step.moves, step.scale)
     if isinstance(step, Rearrangement):
         return RearrangementPlan(read[0], step.moves)
     if isinstance(step, GroupNormalization):
@@ -101,6 +107,7 @@ class NumpyStep:
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
         a, b = inputs
-        (np.multiply if self.step.operation == "multiply" else np.add)(a, b, out=y)
+        with np.errstate(all="ignore"):
+            NUMPY.get(self.step.operation, np.add)(a, b, out=y)
         if self.step.activation is not None:
             add_and_activate(y, None, self.step.activation)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from convalgos.core.epilogue import Activation
+from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.graph import Elementwise
 from convalgos.network.torch_conversion import Arguments, Conversion, Convert, Left, module_name
 from convalgos.network.torch_convolutions import scaling_step, vector_of
@@ -105,7 +105,22 @@ def clip_step(low: str, high: str) -> Convert:
 
 relu6_step = activation_step(lambda a: Activation("clip", 0.0, 6.0))
 leaky_relu_step = activation_step(lambda a: Activation("leaky_relu", float(a["negative_slope"])))
+selu_step = activation_step(lambda a: NAMED["selu"])
 gelu_step = activation_step(lambda a: Activation("gelu_tanh" if a["approximate"] == "tanh" else "gelu"))
+
+
+def elu_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+    if a["input_scale"] != 1:
+        raise Left("scales what it takes the exponential of")
+    made = Activation("elu", float(a["alpha"]), float(a["scale"]))
+    return activation_step(lambda _: made)(c, node, a)
+
+
+def softplus_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+    """Beyond its threshold, of 20 as a rule, torch has v itself, from which floats do not differ there."""
+    if a["beta"] != 1 or a["threshold"] < 18:
+        raise Left("is a softplus with numbers of its own")
+    return activation_named("softplus")(c, node, a)
 
 
 def prelu_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:

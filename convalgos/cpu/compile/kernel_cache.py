@@ -59,6 +59,7 @@ TOOLKIT = (
     "cpu/runtime/finish.py",
     "cpu/vectors/activations.py",
     "cpu/layout/channel_vectors.py",
+    "cpu/elementwise/matrix_rows.py",
     "cpu/gemm/blocked_plan.py",
     "cpu/gemm/blocking.py",
     "cpu/gemm/reached_tiles.py",

@@ -11,10 +11,11 @@ from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound
 from convalgos.core.machine import Machine, vector_bytes
-from convalgos.core.move_views import view_of
 from convalgos.core.moves import Move, moved_shape, unmoved
-from convalgos.cpu.elementwise.attention_kernels import ATTEND_FIELDS, OPERANDS, VECTORS, attend_share
+from convalgos.cpu.elementwise.attention_kernels import ATTEND_FIELDS, OPERANDS, attend_share
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
+from convalgos.cpu.elementwise.head_operands import evenly, is_even, row_step, rows_in_order, unit_offsets
+from convalgos.cpu.elementwise.matrix_rows import VECTORS
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -105,7 +106,7 @@ class AttentionPlan(BoundStep):
         check_bound("y", y, self.y_shape, FLOAT, strided=False, written=True)
         runs: list[BoundRun] = []
         q, k, v = (
-            _evenly(x, own, runs, turned=i == 1)
+            evenly(x, own, runs, turned=i == 1)
             for i, (x, own) in enumerate(zip(inputs[:3], self._moves[:3], strict=True))
         )
         more = iter(inputs[3:])
@@ -113,7 +114,7 @@ class AttentionPlan(BoundStep):
         biases = [self._bias(x, view, runs) for x, view in zip(known, self._views, strict=True)]
         out = unmoved(y, self._inner, self._moves[3])
         behind = None
-        if out is None or not _is_even(out):
+        if out is None or not is_even(out):
             out = aligned_empty(math.prod(self._inner), FLOAT).reshape(self._inner)
             behind = RearrangementPlan(self._inner, self._moves[3]).bind(out, y)
         runs.append(self._attending(q, k, v, out, biases))
@@ -131,16 +132,16 @@ class AttentionPlan(BoundStep):
         values = {}
         for i, (name, array) in enumerate(zip(OPERANDS, (q, k, v, y, *biases), strict=False)):
             values[name] = array.ctypes.data
-            table[:, i] = self._offsets(array)
-        turned = int(not _in_order(k))
-        steps = {f"{n}_row": _step(array, -2) for n, array in zip("qvy", (q, v, y), strict=True)}
-        more = {f"{n}_row": _step(b, -2) for n, b in zip(OPERANDS[4:], biases, strict=False)}
+            table[:, i] = unit_offsets(array, self._lead)
+        turned = int(not rows_in_order(k))
+        steps = {f"{n}_row": row_step(array, -2) for n, array in zip("qvy", (q, v, y), strict=True)}
+        more = {f"{n}_row": row_step(b, -2) for n, b in zip(OPERANDS[4:], biases, strict=False)}
         tasks = jit.thread_count()
         scratch = aligned_empty(tasks * self._task_bytes, np.uint8)
         values |= steps | more | self._parts | {
             "offsets": table.ctypes.data, "numbers": self._numbers.ctypes.data, "units": units,
             "blocks": blocks if self._width else 0, "rows": self._rows, "keys": self._keys,
-            "depth": self._depth, "width": self._width, "k_row": _step(k, -1 if turned else -2),
+            "depth": self._depth, "width": self._width, "k_row": row_step(k, -1 if turned else -2),
             "k_turned": turned, "scratch": scratch.ctypes.data, "task_bytes": self._task_bytes,
         }  # fmt: skip
         kernel = attend_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize), self._tile)
@@ -151,45 +152,4 @@ class AttentionPlan(BoundStep):
         """What is added to the scores, broadcast over them; its rows lie evenly."""
         scores = (*self._lead, self._rows, self._keys)
         seen = np.broadcast_to(x, moved_shape(scores, [("view", view)]) if view else scores)
-        return _evenly(seen, (), runs)
-
-    def _offsets(self, array: np.ndarray) -> np.ndarray:
-        """Of each unit, in elements; an array may see the leading dimensions of the scores otherwise."""
-        lead = self._lead if array.ndim - 2 <= len(self._lead) else array.shape[:-2]
-        steps = (*(0,) * (len(lead) - array.ndim + 2), *array.strides[:-2])
-        shape = (*(1,) * (len(lead) - array.ndim + 2), *array.shape[:-2])
-        found = np.zeros(lead, np.int64)
-        for axis, (step, size) in enumerate(zip(steps, shape, strict=True)):
-            along = np.arange(lead[axis]) * (step if size > 1 else 0)
-            found += along.reshape(-1, *(1,) * (len(lead) - axis - 1))
-        return found.reshape(-1) // FLOAT.itemsize
-
-
-def _in_order(x: np.ndarray) -> bool:
-    """Whether the elements of its rows lie together."""
-    return x.shape[-1] <= 1 or x.strides[-1] == FLOAT.itemsize
-
-
-def _is_even(x: np.ndarray) -> bool:
-    return _in_order(x) and x.strides[-2] >= 0
-
-
-def _step(x: np.ndarray, axis: int) -> int:
-    """Elements from one row to the next."""
-    return x.strides[axis] // FLOAT.itemsize if x.shape[axis] > 1 else 0
-
-
-def _evenly(x: np.ndarray, moves: Sequence[Move], runs: list[BoundRun], turned: bool = False) -> np.ndarray:
-    """x after moves, where it is a view whose rows, or columns where they may be turned, lie together.
-
-    Else it is an array that one of the runs writes.
-    """
-    seen = view_of(x, moves)
-    if seen is not None:
-        ways = (seen, np.swapaxes(seen, -1, -2)) if turned else (seen,)
-        if any(map(_is_even, ways)):
-            return seen
-    made = RearrangementPlan(x.shape, moves)
-    out = aligned_empty(math.prod(shape := moved_shape(x.shape, moves)), FLOAT).reshape(shape)
-    runs.append(made.bind(x, out))
-    return out
+        return evenly(seen, (), runs)

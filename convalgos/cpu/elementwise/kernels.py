@@ -12,7 +12,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer
 
-COPY, ADD, MULTIPLY = range(3)
+COPY, ADD, MULTIPLY, SUBTRACT, DIVIDE = range(5)
 
 # y[n][g][r][i] = a[n][g][r][i] and b[n][g][i], or b[n][g] where not `by_element`; steps in elements. Units
 # are of `row_chunk` rows or, where that is one, of `chunk` of its elements.
@@ -52,6 +52,16 @@ def combine_share(SIZE: int, LANES: int) -> jit.Kernel:
                     combine_rows(SIZE, LANES, ADD, 1, x, b, y, rows, count, a.a_row, a.y_row)
                 else:
                     combine_rows(SIZE, LANES, ADD, 0, x, b, y, rows, count, a.a_row, a.y_row)
+            elif a.operation == SUBTRACT:
+                if a.by_element:
+                    combine_rows(SIZE, LANES, SUBTRACT, 1, x, b, y, rows, count, a.a_row, a.y_row)
+                else:
+                    combine_rows(SIZE, LANES, SUBTRACT, 0, x, b, y, rows, count, a.a_row, a.y_row)
+            elif a.operation == DIVIDE:
+                if a.by_element:
+                    combine_rows(SIZE, LANES, DIVIDE, 1, x, b, y, rows, count, a.a_row, a.y_row)
+                else:
+                    combine_rows(SIZE, LANES, DIVIDE, 0, x, b, y, rows, count, a.a_row, a.y_row)
             elif a.by_element:
                 combine_rows(SIZE, LANES, MULTIPLY, 1, x, b, y, rows, count, a.a_row, a.y_row)
             else:
@@ -82,7 +92,8 @@ def combine_rows(
         value = loaded(row)
         if OPERATION != COPY:
             other = loaded(more) if same is None else same
-            value = v.fadd(value, other) if OPERATION == ADD else v.fmul(value, other)
+            how = {ADD: v.fadd, MULTIPLY: v.fmul, SUBTRACT: v.fsub, DIVIDE: v.b.fdiv}
+            value = how[OPERATION](value, other)
         if mask is None:
             v.store(value, out, at)
         else:

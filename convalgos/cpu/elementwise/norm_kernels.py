@@ -22,12 +22,13 @@ from convalgos.cpu.elementwise.pixel_vectors import (
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.activations import activate
+from convalgos.cpu.vectors.activations import activate, fmin
 from convalgos.cpu.vectors.instructions import Register
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 # Steps in elements: from one pixel to the next, and from one vector of channels to the next, or from one
-# channel to the next where `by_pixel`: neighbouring pixels lie together. `numbers`: 1 / channels, epsilon.
+# channel to the next where `by_pixel`: neighbouring pixels lie together. `numbers`: 1 / channels,
+# or 0 for no mean; 1 / channels; epsilon; the largest factor.
 NORM_FIELDS = fields(
     "x y scale shift numbers by_pixel images pixels channels x_n y_n pixel_step channel_step tasks"
 )
@@ -68,7 +69,7 @@ def normalise_pixels(
 ) -> None:  # fmt: skip
     """Of pixels whose channels lie together, each a row of vectors."""
     source, to, by, plus = (v.pointer(address) for address in (x, y, scale, shift))
-    share, epsilon = (v.broadcast(v.pointer(numbers), i) for i in (0, 1))
+    of_mean, share, epsilon, most = (v.broadcast(v.pointer(numbers), i) for i in range(4))
     vectors = v.idiv(channels, v.lanes)
     done = v.imul(vectors, v.lanes)
     rest = v.isub(channels, done)
@@ -88,7 +89,7 @@ def normalise_pixels(
             mask = v.mask(rest)
             for row, total in zip(rows, sums, strict=True):
                 total.set(v.fadd(total.value, v.load_masked(row, last, mask)))
-        means = [v.fmul(in_all_lanes(v, total.value, v.fadd), share) for total in sums]
+        means = [v.fmul(in_all_lanes(v, total.value, v.fadd), of_mean) for total in sums]
         with v.loop(vectors) as i:
             for row, mean, square in zip(rows, means, squares, strict=True):
                 left = v.fsub(v.load(row, v.imul(i, vector_step)), mean)
@@ -98,7 +99,8 @@ def normalise_pixels(
             for row, mean, square in zip(rows, means, squares, strict=True):
                 left = v.b.select(mask, v.fsub(v.load_masked(row, last, mask), mean), v.zero())
                 square.set(v.fma(left, left, square.value))
-        factors = [_reciprocal_root(v, in_all_lanes(v, s.value, v.fadd), share, epsilon) for s in squares]
+        totals = [in_all_lanes(v, square.value, v.fadd) for square in squares]
+        factors = [fmin(v, _reciprocal_root(v, total, share, epsilon), most) for total in totals]
         with v.loop(vectors) as i:
             at, channel = v.imul(i, vector_step), v.imul(i, v.lanes)
             g, b = v.load(by, channel), v.load(plus, channel)
@@ -120,7 +122,7 @@ def normalise_planes(
 ) -> None:  # fmt: skip
     """Of pixels that lie together: channels are planes, and each lane holds a pixel."""
     source, to, by, plus = (v.pointer(address) for address in (x, y, scale, shift))
-    share, epsilon = (v.broadcast(v.pointer(numbers), i) for i in (0, 1))
+    of_mean, share, epsilon, most = (v.broadcast(v.pointer(numbers), i) for i in range(4))
 
     def vectors(first: Value, offsets: range, mask: Value) -> None:
         def places(channel: Value) -> list[Value]:
@@ -131,12 +133,12 @@ def normalise_planes(
         with v.loop(channels) as c:
             for at, total in zip(places(c), sums, strict=True):
                 total.set(v.fadd(total.value, load_pixel_vector(v, source, at, mask)))
-        means = [v.fmul(total.value, share) for total in sums]
+        means = [v.fmul(total.value, of_mean) for total in sums]
         with v.loop(channels) as c:
             for at, mean, square in zip(places(c), means, squares, strict=True):
                 left = v.fsub(load_pixel_vector(v, source, at, mask), mean)
                 square.set(v.fma(left, left, square.value))
-        factors = [_reciprocal_root(v, square.value, share, epsilon) for square in squares]
+        factors = [fmin(v, _reciprocal_root(v, s.value, share, epsilon), most) for s in squares]
         with v.loop(channels) as c:
             g, b = v.broadcast(by, c), v.broadcast(plus, c)
             for at, mean, factor in zip(places(c), means, factors, strict=True):

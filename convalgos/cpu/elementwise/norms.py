@@ -60,8 +60,10 @@ class LayerNormPlan(BoundStep):
         shape: logical, (N, C, *spatial), of x.
         layout: of x and y.
         scale, shift: (C,), or None for 1 and 0.
+        centred: whether means are taken away; else var(x) is the mean of the squares (RMS norm).
+        largest: that 1 / sqrt(var(x) + epsilon) may be.
 
-    Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
+    Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450; Zhang and Sennrich 2019, arXiv:1910.07467 (RMS norm).
 
     Example:
         >>> x = np.arange(6, dtype="f4").reshape(1, 3, 2)  # two pixels of three channels
@@ -79,11 +81,14 @@ class LayerNormPlan(BoundStep):
         scale: np.ndarray | None = None,
         shift: np.ndarray | None = None,
         epsilon: float = 1e-5,
+        centred: bool = True,
+        largest: float = math.inf,
     ):
         self._shape = array_shape(layout, shape)
         channels, (self._lanes, steps) = shape[1], _steps(shape, layout)
         self._scale, self._shift = _scale_and_shift(channels, scale, shift)
-        self._numbers = np.array([1 / max(1, channels), epsilon], FLOAT)
+        share = 1 / max(1, channels)
+        self._numbers = np.array([share if centred else 0, share, epsilon, largest], FLOAT)
         self._values = steps | {
             "scale": self._scale.ctypes.data, "shift": self._shift.ctypes.data,
             "numbers": self._numbers.ctypes.data,

@@ -19,7 +19,9 @@ from convalgos.cpu.elementwise.kernels import (
     ADD,
     COMBINE_FIELDS,
     COPY,
+    DIVIDE,
     MULTIPLY,
+    SUBTRACT,
     UPSAMPLE_FIELDS,
     combine_share,
     upsample_share,
@@ -29,14 +31,16 @@ from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.vectors import simd
 
 CHUNK = 1 << 12  # elements that are finished at a time: a part of the first cache
-OPERATIONS = {"add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY}
+OPERATIONS = {
+    "add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY, "subtract": SUBTRACT, "divide": DIVIDE,
+}  # fmt: skip
 
 
 class ElementwisePlan(BoundStep):
-    """y = activation(a + b), activation(a * b), or activation(a).
+    """y = activation(a + b), activation(a * b), activation(a - b), activation(a / b), or activation(a).
 
     Args:
-        operation: "add" or "shift", "multiply" or "identity".
+        operation: "add" or "shift", "multiply", "subtract", "divide" or "identity".
         shapes: logical, (N, C, *spatial), of a and b, one of which may be broadcast over the other.
         layout: of all of them.
 
@@ -65,7 +69,9 @@ class ElementwisePlan(BoundStep):
         if layout in BLOCKS and any(shape[1] != y_shape[1] for shape in shapes):
             raise Unsupported(f"one channel of {shapes} is not broadcast over the others in {layout}")
         self._cast: Broadcast | None = None
-        if other and (other[0] != whole or operation == "multiply"):
+        if self._turned and operation in ("subtract", "divide"):
+            raise Unsupported(f"{shapes[0]} is broadcast over what it is to {operation} by")
+        if other and (other[0] != whole or self._operation != ADD):
             self._cast = broadcast_of(whole[1:], other[0][1:])
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:

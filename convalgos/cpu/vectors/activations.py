@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.core.epilogue import BELOW, KINDS, TANH_CUBE, TANH_SCALE
+from convalgos.core.epilogue import BELOW, KINDS, LEVEL, TANH_CUBE, TANH_SCALE
 from convalgos.cpu.vectors.instructions import Value, Vec, function_of, ir
 
 # Tables of 2^f, which two vectors hold, or one: bits of the number of their entries, and 2^(u / entries) by
@@ -44,6 +44,8 @@ class Float(NamedTuple):
     tail_end: float  # of t, up to which this holds; exp(-t^2) is 0 from there on
 
 
+LOGARITHM_TERMS = {4: 7, 8: 16}  # of the series of `_softplus`, whose z^2 is no more than 1/9
+FLOAT_TAIL_END = 13.0  # from which on floats that are normal have no tail: exp(-13^2 / 2) is 2e-37
 TAIL_STEP = 0.3  # q = 1 / (1 + 0.3 t)
 FLOATS = {
     4: Float(
@@ -75,18 +77,29 @@ def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
     if name == "relu":
         return v.fmax(x, v.zero())
     if name == "clip":
-        return _fmin(v, v.fmax(x, a), b)
+        return fmin(v, v.fmax(x, a), b)
     if name == "leaky_relu":
         return v.b.select(v.b.fcmp_ordered("<", x, v.zero()), v.fmul(x, a), x)
     if name == "sigmoid":
         return _sigmoid(v, x)
+    if name == "tanh":
+        return _tanh(v, x)
+    if name == "elu":
+        below = v.fmul(a, _exponential_less_one(v, fmin(v, x, v.zero())))
+        return v.fmul(b, v.b.select(v.b.fcmp_ordered(">", x, v.zero()), x, below))
+    if name == "softplus":
+        return _softplus(v, x)
     if name == "hard_swish":
-        share = _fmin(v, v.fmax(v.fadd(x, v.const(3)), v.zero()), v.const(6))
+        share = fmin(v, v.fmax(v.fadd(x, v.const(3)), v.zero()), v.const(6))
         share = v.fmul(share, v.const(1 / 6))
     elif name == "silu":
         share = _sigmoid(v, x)
     elif name == "gelu":
         share = _normal_distribution(v, x)
+    elif name == "mish":
+        power = exponential(v, fmin(v, x, v.const(LEVEL)))
+        square = v.fma(power, power, v.fadd(power, power))  # (1 + e)^2 - 1
+        share = v.b.fdiv(square, v.fadd(square, v.const(2)))
     else:  # gelu_tanh
         cube = v.fmul(v.fmul(v.fmul(v.const(TANH_CUBE), x), x), x)
         share = _sigmoid(v, v.fmul(v.const(TANH_SCALE), v.fadd(x, cube)))
@@ -110,27 +123,63 @@ def activate_in_turn(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
 def exponential(v: Vec, x: Value) -> Value:
     """exp(x): the integer part of x / ln 2 becomes the exponent, and a series gives the rest."""
     of = FLOATS[v.size]
-    x = _fmin(v, v.fmax(x, v.const(of.least)), v.const(of.most))
-    word = ir.IntType(8 * v.size)
-    words = ir.VectorType(word, v.lanes)
+    rest, exponent = _reduced(v, fmin(v, v.fmax(x, v.const(of.least)), v.const(of.most)))
+    series = v.const(1 / math.factorial(of.terms - 1))
+    for k in reversed(range(of.terms - 1)):
+        series = v.fma(series, rest, v.const(1 / math.factorial(k)))
+    # by two factors, as one alone may be infinite where the result is not
+    half = v.b.ashr(exponent, ir.Constant(exponent.type, [1] * v.lanes))
+    for part in (half, v.b.sub(exponent, half)):
+        series = v.fmul(series, _power_of_two(v, part))
+    return series
 
-    def each(value: int) -> Value:
-        return ir.Constant(words, [value] * v.lanes)
 
+def _reduced(v: Vec, x: Value) -> tuple[Value, Value]:
+    """(rest, exponent): x = rest + ln 2 * exponent, where |rest| is no more than ln 2 / 2."""
+    of, words = FLOATS[v.size], ir.VectorType(ir.IntType(8 * v.size), v.lanes)
     # adding it rounds to an integer, which is then in the lowest bits
     magic = v.const(1.5 * 2.0**of.fraction)
     shifted = v.fma(x, v.const(1 / math.log(2)), magic)
     whole = v.fsub(shifted, magic)
     rest = v.fma(whole, v.const(-of.ln2_low), v.fma(whole, v.const(-of.ln2_high), x))
-    series = v.const(1 / math.factorial(of.terms - 1))
-    for k in reversed(range(of.terms - 1)):
+    return rest, v.b.sub(v.b.bitcast(shifted, words), v.b.bitcast(magic, words))
+
+
+def _power_of_two(v: Vec, exponent: Value) -> Value:
+    """2^exponent, of integers that floats have as exponents."""
+    of = FLOATS[v.size]
+    bias, fraction = (ir.Constant(exponent.type, [n] * v.lanes) for n in (of.bias, of.fraction))
+    return v.b.bitcast(v.b.shl(v.b.add(exponent, bias), fraction), v.type)
+
+
+def _exponential_less_one(v: Vec, x: Value) -> Value:
+    """exp(x) - 1 of x up to 2 `LEVEL`, with its digits near 0."""
+    of = FLOATS[v.size]
+    rest, exponent = _reduced(v, v.fmax(x, v.const(-LEVEL)))
+    series = v.const(1 / math.factorial(of.terms))
+    for k in reversed(range(1, of.terms)):
         series = v.fma(series, rest, v.const(1 / math.factorial(k)))
-    exponent = v.b.sub(v.b.bitcast(shifted, words), v.b.bitcast(magic, words))
-    half = v.b.ashr(exponent, each(1))  # by two factors, as one alone may be infinite where the result is not
-    for part in (half, v.b.sub(exponent, half)):
-        power = v.b.shl(v.b.add(part, each(of.bias)), each(of.fraction))
-        series = v.fmul(series, v.b.bitcast(power, v.type))
-    return series
+    power = _power_of_two(v, exponent)
+    return v.fma(power, v.fmul(series, rest), v.fsub(power, v.const(1)))
+
+
+def _tanh(v: Vec, x: Value) -> Value:
+    """(exp(2 x) - 1) / (exp(2 x) + 1)."""
+    twice = fmin(v, v.fadd(x, x), v.const(LEVEL))
+    less_one = _exponential_less_one(v, twice)
+    return v.b.fdiv(less_one, v.fadd(less_one, v.const(2)))
+
+
+def _softplus(v: Vec, x: Value) -> Value:
+    """max(x, 0) + ln(1 + e), e = exp(-|x|): ln((1 + z) / (1 - z)) is twice a series of odd powers of z."""
+    size = v.fmax(x, v.fsub(v.zero(), x))
+    power = exponential(v, v.fsub(v.zero(), size))
+    z = v.b.fdiv(power, v.fadd(power, v.const(2)))
+    square, last = v.fmul(z, z), LOGARITHM_TERMS[v.size] - 1
+    series = v.const(2 / (2 * last + 1))
+    for k in reversed(range(last)):
+        series = v.fma(series, square, v.const(2 / (2 * k + 1)))
+    return v.fma(series, z, v.fmax(x, v.zero()))
 
 
 def _sigmoid(v: Vec, x: Value) -> Value:
@@ -142,13 +191,19 @@ def _sigmoid(v: Vec, x: Value) -> Value:
 
 
 def _one_and_power(v: Vec, x: Value) -> Value:
-    """1 + exp(-x) of floats: in steps of a part of an octave by a table, and between these by a series."""
+    """1 + exp(-x) of floats."""
+    near, power = _power_by_table(v, x)
+    return v.fma(near, power, v.const(1))
+
+
+def _power_by_table(v: Vec, x: Value) -> tuple[Value, Value]:
+    """Two factors of exp(-x) of floats: steps of a part of an octave, by a table, and a series between."""
     bits, series = POWERS[v.lanes]
     words, steps = ir.VectorType(ir.IntType(32), v.lanes), v.const(-(1 << bits) / math.log(2))
     shift = ir.Constant(words, [FLOATS[4].fraction - bits] * v.lanes)
     # The lowest value is a quarter of a step beyond 2^128, whose entry in the table becomes infinity.
     low, high = -(128 + 0.25 / (1 << bits)) * math.log(2), 126 * math.log(2)
-    x = _fmin(v, v.fmax(x, v.const(low)), v.const(high))
+    x = fmin(v, v.fmax(x, v.const(low)), v.const(high))
     magic = v.const(1.5 * 2.0 ** FLOATS[4].fraction)  # adding it rounds, and its own bits are shifted out
     shifted = v.fma(x, steps, magic)
     rest = v.fma(x, steps, v.fsub(magic, shifted))
@@ -157,7 +212,7 @@ def _one_and_power(v: Vec, x: Value) -> Value:
     power = v.const(series[-1])
     for coefficient in (*reversed(series[:-1]), 1.0):
         power = v.fma(power, rest, v.const(coefficient))
-    return v.fma(v.b.bitcast(near, v.type), power, v.const(1))
+    return v.b.bitcast(near, v.type), power
 
 
 def _step_of_octave(v: Vec, number: Value, bits: int) -> Value:
@@ -182,15 +237,17 @@ def _reciprocal(v: Vec, x: Value) -> Value:
     kind = ir.FunctionType(v.type, [v.type, v.type, ir.IntType(16)])
     estimate = function_of(v.b, kind, "llvm.x86.avx512.rcp14.ps.512")
     near = v.b.call(estimate, [x, v.zero(), ir.Constant(ir.IntType(16), -1)])
-    finite = _fmin(v, x, v.const(2.0**126))  # infinity times zero is no number
+    finite = fmin(v, x, v.const(2.0**126))  # infinity times zero is no number
     return v.fma(near, v.fma(finite, v.b.fneg(near), one), near)
 
 
 def _normal_distribution(v: Vec, x: Value) -> Value:
     """Phi(x) = erfc(-x / sqrt 2) / 2, with the relative precision of its tail."""
+    if v.size == 4 and v.lanes in POWERS:
+        return _normal_distribution_of_floats(v, x)
     of = FLOATS[v.size]
     size = v.fmax(x, v.fsub(v.zero(), x))
-    size = _fmin(v, size, v.const(of.tail_end * math.sqrt(2)))
+    size = fmin(v, size, v.const(of.tail_end * math.sqrt(2)))
     t = v.fmul(size, v.const(math.sqrt(0.5)))
     q = v.b.fdiv(v.const(1), v.fma(t, v.const(TAIL_STEP), v.const(1)))
     series = v.const(of.tail[-1])
@@ -207,6 +264,21 @@ def _normal_distribution(v: Vec, x: Value) -> Value:
     return v.b.select(above, v.fsub(v.const(1), tail), tail)
 
 
-def _fmin(v: Vec, x: Value, high: Value) -> Value:
+def _normal_distribution_of_floats(v: Vec, x: Value) -> Value:
+    """Phi(x), whose tail is right to 1e-5 of itself: what x times it is off by is far below its bound."""
+    of = FLOATS[4]
+    size = v.fmax(x, v.fsub(v.zero(), x))
+    q = _reciprocal(v, v.fma(size, v.const(TAIL_STEP * math.sqrt(0.5)), v.const(1)))
+    series = v.const(of.tail[-1])
+    for coefficient in reversed(of.tail[:-1]):
+        series = v.fma(series, q, v.const(coefficient))
+    near, power = _power_by_table(v, v.fmul(v.fmul(size, size), v.const(0.5)))
+    tail = v.fmul(v.fmul(v.fmul(q, v.const(0.5)), series), v.fmul(near, power))
+    tail = v.b.select(v.b.fcmp_ordered("<", size, v.const(FLOAT_TAIL_END)), tail, v.zero())
+    above = v.b.fcmp_ordered(">", x, v.zero())
+    return v.b.select(above, v.fsub(v.const(1), tail), tail)
+
+
+def fmin(v: Vec, x: Value, high: Value) -> Value:
     """min(x, high), where a NaN in x stays."""
     return v.b.select(v.b.fcmp_ordered(">", x, high), high, x)

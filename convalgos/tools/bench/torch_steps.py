@@ -115,6 +115,10 @@ def _activated(y: Tensor, activation: Activation | None) -> Tensor:
         "silu": F.silu,
         "hard_swish": F.hardswish,
         "gelu": F.gelu,
+        "tanh": torch.tanh,
+        "elu": lambda v: activation.b * F.elu(v, activation.a),
+        "softplus": F.softplus,
+        "mish": F.mish,
         "gelu_tanh": lambda v: F.gelu(v, approximate="tanh"),
     }
     found: Tensor = functions[activation.name](y)

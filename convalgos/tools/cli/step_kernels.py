@@ -8,7 +8,9 @@ from convalgos.core.machine import vector_bytes
 from convalgos.cpu.elementwise import (
     attention_kernels,
     lrn_kernels,
+    matrix_rows,
     norm_kernels,
+    product_kernels,
     rearranging_kernels,
     resize_kernels,
     selection_kernels,
@@ -34,5 +36,6 @@ def step_kernels() -> Iterator[Compiled]:
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
-    rows = microkernel.REGISTER_TILES[vector_bytes()][attention_kernels.VECTORS]
+    rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
+    yield product_kernels.multiply_share, (SIZE, lanes, rows)

@@ -1,0 +1,86 @@
+"""Rows of small matrices, as products of them read and write them: packed, turned over, scaled.
+
+What kernels of attention and of products share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import Value, Vec
+from convalgos.cpu.vectors.transpose import transpose
+
+VECTORS = 2  # of a panel
+
+
+@simd.emitter
+def pack_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+    """y (rows, VECTORS * lanes) = x (rows, columns), and zeros beyond."""
+    source, to = v.pointer(x), v.pointer(y)
+    masks = [v.mask(v.isub(columns, j * v.lanes)) for j in range(VECTORS)]
+    with v.loop(rows) as i:
+        row, out = v.at(source, v.imul(i, x_row)), v.at(to, v.imul(i, VECTORS * v.lanes))
+        for j, mask in enumerate(masks):
+            v.store(v.load_masked(row, j * v.lanes, mask), out, j * v.lanes)
+
+
+@simd.emitter
+def turn_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+    """y (rows, VECTORS * lanes) = x (columns, rows) turned over; the last column stands for those beyond.
+
+    y has whole squares of lanes x lanes.
+    """
+    source, to = v.pointer(x), v.pointer(y)
+    with v.loop(v.idiv(v.iadd(rows, v.lanes - 1), v.lanes)) as square:
+        first = v.imul(square, v.lanes)
+        mask = v.mask(v.isub(rows, first))
+        for j in range(VECTORS):
+            places = [v.imin(j * v.lanes + i, v.isub(columns, 1)) for i in range(v.lanes)]
+            read = [v.load_masked(v.at(source, v.imul(at, x_row)), first, mask) for at in places]
+            for i, column in enumerate(transpose(v, read)):
+                at = v.imul(v.iadd(first, i), VECTORS * v.lanes)
+                v.store(column, to, v.iadd(at, j * v.lanes))
+
+
+@simd.emitter
+def scale_rows(
+    v: Vec, ROWS: int, x: Value, x_row: Value, y: Value, columns: Value, rows: Value, scale: Value
+) -> None:
+    """y (ROWS, columns) = scale * x; the last row stands for those beyond."""
+    source, to, by = v.pointer(x), v.pointer(y), v.broadcast(v.pointer(scale))
+    with v.loop(ROWS) as i:
+        row = v.at(source, v.imul(v.imin(i, v.isub(rows, 1)), x_row))
+        out = v.at(to, v.imul(i, columns))
+        each_vector_of_row(v, columns, lambda load, store: store(out, v.fmul(load(row), by)))
+
+
+@simd.emitter
+def write_rows(
+    v: Vec, x: Value, x_row: Value, shares: Value, y: Value, y_row: Value, rows: Value, columns: Value
+) -> None:
+    """y = x times the share of each row."""
+    source, to, by = v.pointer(x), v.pointer(y), v.pointer(shares)
+    with v.loop(rows) as i:
+        share = v.load(by, v.imul(i, v.lanes))
+        row, out = v.at(source, v.imul(i, x_row)), v.at(to, v.imul(i, y_row))
+        each_vector_of_row(v, columns, lambda load, store: store(out, v.fmul(load(row), share)))
+
+
+def each_vector_of_row(
+    v: Vec, count: Value, emit: Callable[[Callable[..., Value], Callable[..., None]], None], beyond: float = 0
+) -> None:
+    """Emit `emit(load, store)` for the vectors of rows; lanes beyond the end are read as a number."""
+    whole = v.idiv(count, v.lanes)
+    with v.loop(whole) as i:
+        at = v.imul(i, v.lanes)
+        emit(lambda row: v.load(row, at), lambda row, value: v.store(value, row, at))
+    done = v.imul(whole, v.lanes)
+    with v.unless_negative(v.isub(v.isub(count, done), 1)):
+        mask = v.mask(v.isub(count, done))
+
+        def load(row: Value) -> Value:
+            value = v.load_masked(row, done, mask)
+            return v.b.select(mask, value, v.const(beyond)) if beyond else value
+
+        emit(load, lambda row, value: v.store_masked(value, row, done, mask))
