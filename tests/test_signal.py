@@ -226,7 +226,7 @@ def test_largest_integers_are_exact(shape1, shape2, dtype):
         x, w = np.full(shape1, a, dtype), np.full(shape2, b, dtype)
         exact = counts.view(np.uint64) * np.array(a * b % 2**64, np.uint64)  # of Python's integers
         values = exact_integers.largest_of(x), exact_integers.largest_of(w)
-        if splits := exact_integers.splits_of(x, w, values):
+        if splits := exact_integers.parts_of_integers(x, w, values):
             y = exact_integers.by_floats(x, w, [(0, n) for n in counts.shape], splits, "fft")
             assert np.array_equal(y.view(np.uint64), exact)
         assert np.array_equal(ca.signal.convolve(x, w), exact.astype(dtype))
@@ -238,7 +238,7 @@ def test_transforms_err_less_than_their_bound():
         for x, w in ((np.ones(n), np.ones(k)), (rng.choice([-1.0, 1.0], n), rng.choice([-1.0, 1.0], k))):
             exact = np.convolve(x, w)
             error = abs(ca.signal.convolve(x * 3**20, w * 3**12, method="fft") - exact * 3**32).max()
-            assert error < exact_integers.rounding_error((n,), (k,)) * 3.0**32 * np.sqrt(n * k)
+            assert error < exact_integers.transform_error((n,), (k,)) * 3.0**32 * np.sqrt(n * k)
 
 
 def test_residues_on_narrow_vectors():

@@ -34,15 +34,15 @@ CALL, LEVEL, PRODUCT = 5e-5, 1e-9, 3e-11
 SUM = 6e-10  # and of one product of SciPy's sums, which are always possible; Zen 4
 
 
-class Split(NamedTuple):
+class IntegerParts(NamedTuple):
     """How an array is split: into so many parts, each of so many bits, the low ones first."""
 
     parts: int = 1
     bits: int = 0
 
 
-Splits = tuple[Split, Split]  # of both arrays
-WHOLE = (Split(), Split())
+BothParts = tuple[IntegerParts, IntegerParts]  # of both arrays
+WHOLE = (IntegerParts(), IntegerParts())
 
 
 def convolved_exactly(
@@ -63,7 +63,7 @@ def convolved_exactly(
     # what is above 2^63 is below 0 modulo 2^64, and then no larger
     largest = min(math.prod(values), 2**126) * w.size
     products = math.prod(count for _, count in wanted) * w.size
-    splits = splits_of(x, w, values)
+    splits = parts_of_integers(x, w, values)
     ways = {
         "scipy": SUM * products,
         "ntt": ntt_seconds(x.shape, w.shape, largest),
@@ -88,7 +88,7 @@ def largest_of(x: np.ndarray) -> int:
 # --- by floats -----------------------------------------------------------------------------------
 
 
-def rounding_error(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> float:
+def transform_error(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> float:
     """How far a convolution by float64 transforms may err, relative to the product of both 2-norms.
 
     It holds for sums over blocks, too: the norms of blocks multiply to no more, by Cauchy and Schwarz.
@@ -98,11 +98,11 @@ def rounding_error(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> float:
     return ROUNDING * (OF_LEVEL * levels + OF_PRODUCTS)
 
 
-def splits_of(x: np.ndarray, w: np.ndarray, values: tuple[int, int]) -> Splits | None:
+def parts_of_integers(x: np.ndarray, w: np.ndarray, values: tuple[int, int]) -> BothParts | None:
     """How x and w are split for transforms to be exact; None where a few parts are too large still."""
     if not 1 <= sum(n > 1 or k > 1 for n, k in zip(x.shape, w.shape, strict=True)) <= 3:
         return None  # no problem of ours
-    most = ROOM / rounding_error(x.shape, w.shape)
+    most = ROOM / transform_error(x.shape, w.shape)
     if _norm(x) * _norm(w) < most:
         return WHOLE
     of_x, of_w = (_choices(a, value) for a, value in zip((x, w), values, strict=True))
@@ -110,7 +110,7 @@ def splits_of(x: np.ndarray, w: np.ndarray, values: tuple[int, int]) -> Splits |
     return min(exact, key=lambda pair: (1 + pair[0].parts) * (1 + pair[1].parts), default=None)
 
 
-def float_seconds(x_shape: tuple[int, ...], w_shape: tuple[int, ...], splits: Splits) -> float:
+def float_seconds(x_shape: tuple[int, ...], w_shape: tuple[int, ...], splits: BothParts) -> float:
     """Of transforms of all parts."""
     full = math.prod(n + k - 1 for n, k in zip(x_shape, w_shape, strict=True))
     block = min(full, BLOCK_OF_FILTERS * math.prod(w_shape))
@@ -119,7 +119,7 @@ def float_seconds(x_shape: tuple[int, ...], w_shape: tuple[int, ...], splits: Sp
 
 
 def by_floats(
-    x: np.ndarray, w: np.ndarray, wanted: list[tuple[int, int]], splits: Splits, method: str
+    x: np.ndarray, w: np.ndarray, wanted: list[tuple[int, int]], splits: BothParts, method: str
 ) -> np.ndarray | None:
     """Elements `wanted` of the full convolution, int64 modulo 2^64; None where there is no plan for it."""
     of_x, of_w = (_parts(a, split) for a, split in zip((x, w), splits, strict=True))
@@ -145,16 +145,16 @@ def _norm(x: np.ndarray) -> float:
     return math.sqrt(line @ line) * (1 + x.size * ROUNDING)
 
 
-def _choices(x: np.ndarray, largest: int) -> list[tuple[Split, float]]:
+def _choices(x: np.ndarray, largest: int) -> list[tuple[IntegerParts, float]]:
     """Ways to split an array, and what the 2-norm of no part exceeds."""
-    found = [(Split(), _norm(x))]
+    found = [(IntegerParts(), _norm(x))]
     for parts in range(2, MOST_PARTS + 1):
         bits = -(-(largest.bit_length() + 1) // parts)  # signs take one
-        found.append((Split(parts, bits), math.sqrt(x.size) * 2.0 ** (bits - 1)))
+        found.append((IntegerParts(parts, bits), math.sqrt(x.size) * 2.0 ** (bits - 1)))
     return found
 
 
-def _parts(x: np.ndarray, split: Split) -> np.ndarray:
+def _parts(x: np.ndarray, split: IntegerParts) -> np.ndarray:
     """(parts, *x.shape) of float64: x is their sum, times powers of 2^bits, modulo 2^64."""
     if split.parts == 1:
         return x.astype(np.float64)[None]
