@@ -192,26 +192,53 @@ def test_integers_are_exact(bits):
     [((3000,), (900,)), ((700,), (2500,)), ((61, 47), (19, 30)), ((9, 20, 31), (8, 9, 7))],
     ids=str,
 )
-def test_long_integers_are_exact(monkeypatch, shape1, shape2):
-    """By residues modulo 1 to 5 primes."""
+@pytest.mark.parametrize("way", ["float_seconds", "ntt_seconds"])
+def test_long_integers_are_exact(monkeypatch, shape1, shape2, way):
+    """By float64 transforms of 1 to 4 parts, and by residues modulo 1 to 5 primes."""
     rng = np.random.default_rng(0)
     cases = [(b1, b2, "i8") for b1, b2 in ((30, 23), (40, 40), (62, 10), (63, 63))]
-    for bits1, bits2, dtype in [*cases, (64, 64, "u8"), (31, 31, "i4")]:
-        least = 0 if dtype == "u8" else -1
+    for bits1, bits2, dtype in [*cases, (64, 64, "u8"), (31, 31, "i4"), (16, 16, "u2")]:
+        least = 0 if dtype[0] == "u" else -1
         x, w = (
             rng.integers(least << bits if least else 0, (1 << bits) - 1, s, dtype, endpoint=True)
             for s, bits in ((shape1, bits1), (shape2, bits2))
         )
-        x.flat[0] = w.flat[-1] = np.iinfo(dtype).min if dtype != "u8" else 2**64 - 1
+        x.flat[0] = w.flat[-1] = np.iinfo(dtype).min if least else np.iinfo(dtype).max
         for mode in MODES:
             if mode == "valid" and len({a > b for a, b in zip(shape1, shape2, strict=True)}) > 1:
                 continue
             theirs = scipy.signal.convolve(x, w, mode, "direct")
             with monkeypatch.context() as patch:
                 patch.setattr(exact_integers, "SUM", 1.0)
+                patch.setattr(exact_integers, way, lambda *_: 0.0)
                 patch.setattr(scipy.signal, "convolve", None)
                 ours = ca.signal.convolve(x, w, mode)
             assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), (bits1, bits2, dtype, mode)
+
+
+@pytest.mark.parametrize("shape1, shape2", [((8057,), (5930,)), ((90, 120), (40, 33))], ids=str)
+@pytest.mark.parametrize("dtype", ["i2", "u2", "i4", "u8"])
+def test_largest_integers_are_exact(shape1, shape2, dtype):
+    """Of one sign and size, where the errors of transforms are largest."""
+    counts = scipy.signal.oaconvolve(np.ones(shape1), np.ones(shape2)).round().astype(np.int64)
+    info = np.iinfo(dtype)
+    for a, b in ((info.max, info.max), (info.min, info.max), (info.min + 1, info.min + 1)):
+        x, w = np.full(shape1, a, dtype), np.full(shape2, b, dtype)
+        exact = counts.view(np.uint64) * np.array(a * b % 2**64, np.uint64)  # of Python's integers
+        values = exact_integers.largest_of(x), exact_integers.largest_of(w)
+        if splits := exact_integers.parts_of_integers(x, w, values):
+            y = exact_integers.by_floats(x, w, [(0, n) for n in counts.shape], splits, "fft")
+            assert np.array_equal(y.view(np.uint64), exact)
+        assert np.array_equal(ca.signal.convolve(x, w), exact.astype(dtype))
+
+
+def test_transforms_err_less_than_their_bound():
+    rng = np.random.default_rng(1)
+    for n, k in ((5000, 3000), (700, 41), (20000, 999)):
+        for x, w in ((np.ones(n), np.ones(k)), (rng.choice([-1.0, 1.0], n), rng.choice([-1.0, 1.0], k))):
+            exact = np.convolve(x, w)
+            error = abs(ca.signal.convolve(x * 3**20, w * 3**12, method="fft") - exact * 3**32).max()
+            assert error < exact_integers.transform_error((n,), (k,)) * 3.0**32 * np.sqrt(n * k)
 
 
 def test_residues_on_narrow_vectors():

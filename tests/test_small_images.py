@@ -5,7 +5,7 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import small_images
+from convalgos.signal import mixed_types, small_images
 
 MODES = ("full", "same", "valid")
 
@@ -25,7 +25,7 @@ def same(ours, theirs):
     return np.allclose(ours, theirs, rtol=1e-4, atol=1e-4 if ours.dtype.char in "fF" else 1e-12)
 
 
-@pytest.mark.parametrize("char", small_images.NUMBERS)
+@pytest.mark.parametrize("char", mixed_types.NUMBERS)
 def test_answers_are_those_of_scipy(char):
     rng, dtype = np.random.default_rng(ord(char)), np.dtype(char)
     small_images._known.clear()
@@ -43,7 +43,7 @@ def test_answers_are_those_of_scipy(char):
     assert all(small_images._known.values())  # none of this went the long way
 
 
-@pytest.mark.parametrize("char", small_images.FLOATING)
+@pytest.mark.parametrize("char", mixed_types.FLOATING)
 def test_lines_are_those_of_scipy(char):
     rng, dtype = np.random.default_rng(1), np.dtype(char)
     h, x = drawn(rng, 23, dtype), drawn(rng, (7, 61), dtype)
@@ -55,6 +55,22 @@ def test_lines_are_those_of_scipy(char):
     assert same(ca.signal.sepfir2d(x.T, h[:5], h[4::-2]), scipy.signal.sepfir2d(x.T, h[:5], h[4::-2]))
     y = ca.signal.resample_poly(x, 4, 4)
     assert same(y, x) and not np.shares_memory(x, y)
+
+
+@pytest.mark.parametrize("types", ["fF", "Fd", "dF", "Df", "fh", "ld", "BD", "hl", "ff", "fe"])
+def test_mixed_types_promote_as_scipys(types):
+    rng = np.random.default_rng(2)
+    h, x = (drawn(rng, n, np.dtype(char)) for n, char in zip((9, 70), types, strict=True))
+    for a in (1, 1.0, [1], [1.0], 1 + 0j, True, np.ones(1, "f"), np.ones(1, "D"), np.ones(1, "h")):
+        try:
+            theirs = scipy.signal.lfilter(h, a, x)
+        except NotImplementedError:  # all are integers
+            with pytest.raises(NotImplementedError):
+                ca.signal.lfilter(h, a, x)
+        else:
+            assert same(ca.signal.lfilter(h, a, x), theirs), a
+    for up, down in ((1, 1), (3, 2)):
+        assert same(ca.signal.upfirdn(h, x, up, down), scipy.signal.upfirdn(h, x, up, down)), (up, down)
 
 
 def test_what_the_short_way_does_not_take():

@@ -16,11 +16,11 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_signals, small_images
-from convalgos.signal.exact_integers import convolved_exactly, largest_of
+from convalgos.signal.exact_integers import LARGEST_EXACT, convolved_exactly, largest_of
 from convalgos.signal.outputs import takes_out
-from convalgos.signal.problems import FAMILIES, all_finite, convolved_along
+from convalgos.signal.problems import all_finite, convolved_along
 
-LARGEST_EXACT = 2**53  # integers up to here are float64 numbers, and so are their sums
+METHODS = ("auto", "direct", "fft")
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
 
@@ -128,7 +128,7 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
 def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
     arrays = _arrays(in1, in2)
-    if arrays is None or method not in ("auto", *FAMILIES):
+    if arrays is None or method not in METHODS:
         return None
     x, w = arrays
     dtype = np.result_type(x, w)
@@ -139,11 +139,12 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     integral = dtype.kind in "iu"
     chosen = method
     if integral:
-        largest = largest_of(x) * largest_of(w) * min(x.size, w.size)  # of every sum, in exact arithmetic
-        if largest >= LARGEST_EXACT:
-            return convolved_exactly(x, w, mode, dtype, largest)
-        if largest >= LARGEST_ROUNDED and method == "auto":
-            chosen = "direct"
+        values = largest_of(x), largest_of(w)
+        largest = values[0] * values[1] * min(x.size, w.size)  # of every sum, in exact arithmetic
+        if largest >= LARGEST_EXACT or (largest >= LARGEST_ROUNDED and method == "auto"):
+            return convolved_exactly(x, w, mode, dtype, values)
+        if method == "auto":
+            chosen = "any"
     y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:
         return None

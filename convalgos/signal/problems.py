@@ -22,10 +22,11 @@ from convalgos.signal import short_signals
 from convalgos.signal.outputs import holds_result
 
 MODES = ("full", "same", "valid")
-FAMILIES = {  # of algorithms, by method
-    "direct": ("cpu.direct", "cpu.depthwise", "cpu.im2col"),
-    "fft": ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles"),
-}
+SUMS = ("cpu.direct", "cpu.depthwise", "cpu.im2col")
+TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
+# Families of algorithms, by method: those of SciPy's names, and for integers, which are finite: of what
+# rounds them least
+FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
 
 

@@ -17,6 +17,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.boundaries import source_indices
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small, filter_small
+from convalgos.signal.mixed_types import FLOATING, NUMBERS, OF_PYTHON, in_common
 from convalgos.signal.problems import wanted_of
 
 # Up to here nothing else is faster; Zen 4
@@ -24,11 +25,11 @@ BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without,
 STUFFED_COMPLEX = 8  # and of complex numbers; Sapphire Rapids
+FEW_STUFFED = 1 << 13  # products with zeros or not, up to which it does not matter
 KEPT = 512  # pairs of shapes
 # Products that SciPy sums before ours has begun; Zen 4
 FEW_ALONG = 1 << 19  # along rows and columns
 FEW_OF_RATES = 3 << 15  # of signals and filters, of which it leaves out none that meets nothing
-NUMBERS, FLOATING = "bhilqBHILQfdFD", "fdFD"
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
@@ -91,13 +92,12 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                         known = _kept(key, dtype, _unbordered, *key[:2], mode, correlates)
                     if known is not None:
                         w = in2.conj() if correlates and dtype.kind == "c" else in2
-                        lines = in1.ndim == 1
-                        x, w = (in1.reshape(1, -1), w.reshape(1, -1)) if lines else (in1, w)
+                        x = in1
                         if known.swapped:
-                            x, w = w[::-1, ::-1] if correlates else w, x
+                            x, w = np.flip(w) if correlates else w, x
                         y = known.call(known.address, x, w, np.empty(known.shape, dtype))
                         if y is not None:
-                            return y[0] if lines else y
+                            return y
             return function(in1, in2, mode, method, **other)
 
         return short
@@ -158,15 +158,18 @@ def small_resampled(function: Function) -> Function:
     def short(h: Any, x: Any, up: Any = 1, down: Any = 1, *options: Any, **other: Any) -> Any:
         if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and not options and not other:
             dtype = x.dtype
-            if h.dtype is dtype and h.ndim == x.ndim == 1:
+            lines = h.ndim == x.ndim == 1
+            if lines and h.dtype is not dtype and (mixed := in_common(h, x, h.dtype.char + dtype.char)):
+                h, x, dtype = mixed
+            if lines and h.dtype is dtype:
                 key = x.size, h.size, id(dtype), up, down
                 known = _known.get(key, NEW)
                 if known is NEW:
                     known = _kept(key, dtype, _resampled, *key[:2], up, down)
                 if known is not None:
-                    y = np.empty(known.shape, dtype)  # (1, of all)
-                    if known.call(known.address, x.reshape(1, -1), h.reshape(1, -1), y) is not None:
-                        return y[0] if down == 1 else y[0, ::down].copy()
+                    y = known.call(known.address, x, h, np.empty(known.shape[1], dtype))
+                    if y is not None:
+                        return y if down == 1 else y[::down].copy()
         if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and "out" not in other:
             axis = options[0] if options else other.get("axis", -1)
             if type(axis) is int and -x.ndim <= axis < x.ndim and up > 0:
@@ -194,32 +197,27 @@ def small_unchanged(function: Function) -> Function:
 
 def _lines(b: np.ndarray, a: Any, x: np.ndarray) -> np.ndarray | None:
     """x (n,) or (lines, n) filtered by b (k,); None where a is not 1, or nothing is kept for the shapes."""
-    dtype = x.dtype
+    wide = x.dtype
     if type(a) is np.ndarray:
-        if a.dtype is not dtype or a.shape != (1,) or a[0] != 1:
+        if a.shape != (1,) or a[0] != 1:
             return None
-        wide = dtype
-    elif a == 1 or (type(a) is list and a == [1]):  # a Python number is one of float64, as SciPy has it
-        wide = _WIDE.get(dtype.char, dtype)
+        types = b.dtype.char + a.dtype.char + wide.char
     else:
-        return None
-    if b.dtype is not dtype:
-        return None
+        value = a[0] if type(a) is list and len(a) == 1 else a
+        char = OF_PYTHON.get(type(value))
+        if char is None or value != 1:
+            return None
+        types = b.dtype.char + char + wide.char  # a Python number is one of 64 bits, as SciPy has it
+    if b.dtype is not wide or types[1] != wide.char:
+        mixed = in_common(b, x, types)
+        if mixed is None:
+            return None
+        b, x, wide = mixed
     key = x.shape, b.size, id(wide)
     known = _known.get(key, NEW)
     if known is NEW:
         known = _kept(key, wide, _filtered, *key[:2])
-    if known is None:
-        return None
-    if wide is not dtype:
-        b, x = b.astype(wide), x.astype(wide)
-    y = np.empty(x.shape, wide)
-    lines = x if x.ndim == 2 else x.reshape(1, -1)
-    found = known.call(known.address, lines, b.reshape(1, -1), y)
-    return None if found is None else y
-
-
-_WIDE = {"f": np.dtype("d"), "F": np.dtype("D")}
+    return None if known is None else known.call(known.address, x, b, np.empty(x.shape, wide))
 
 
 def _kept(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *given: Any) -> Small | None:
@@ -278,7 +276,7 @@ def _unbordered(
         pairs = [(k, n) for n, k in pairs]
     sources = _reads("constant", pairs, wanted)
     small = _small(dtype, (pairs[0][1], pairs[1][1]), sources, swapped or not correlates)
-    return small._replace(swapped=swapped) if small else None
+    return small._replace(swapped=swapped, shape=small.shape[-len(x_shape) :]) if small else None
 
 
 def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: int) -> Small | None:
@@ -304,7 +302,9 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int) -> Small | N
 
 def _resampled(dtype: np.dtype, n: int, taps: int, up: int, down: int) -> Small | None:
     most = STUFFED_COMPLEX if dtype.kind == "c" else STUFFED
-    if not n or not taps or up < 1 or down < 1 or up * down > most or dtype.char not in FLOATING:
+    if not n or not taps or up < 1 or down < 1 or dtype.char not in FLOATING:
+        return None
+    if up * down > most and (n * up + taps) * taps > FEW_STUFFED:
         return None
     at = np.arange(1 - taps, (n - 1) * up + taps)
     inside = (at >= 0) & (at <= (n - 1) * up) & (at % up == 0)

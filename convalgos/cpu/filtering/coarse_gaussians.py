@@ -33,6 +33,7 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
 NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
+FEW_TURNED = 3 << 14  # elements that NumPy turns over before a run is bound; Sapphire Rapids
 PHASES = 9  # places between two of the grid at which the error is found
 PERIOD = 256  # of the transforms that find the short filter, in steps
 ROUNDED = 4  # roundings of a type, times the root of the products of a sum
@@ -187,7 +188,10 @@ class _Turn:
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         one, other = (a[: self.count].reshape(s) for a, s in zip((x, y), self._shapes, strict=True))
-        self._reorder.bind(one, other).run()
+        if self.count <= FEW_TURNED:
+            np.copyto(other, one.swapaxes(1, 2))
+        else:
+            self._reorder.bind(one, other).run()
 
 
 def _steps(one: CoarseAxis, size: int) -> tuple[RowSums, RowSums, RowSums]:

@@ -114,16 +114,26 @@ def run_windows(
     return True
 
 
+@jit.helper
+def step_of_columns(array: int) -> int:
+    """Bytes between neighbours along the last axis."""
+    last = carray(pointer(array + NDIM), 1, np.int32)[0] - 1
+    return word_of(word_of(array + STRIDES) + last * 8)
+
+
 def _filter_small(this: int, given: int, count: int) -> int:
-    """What Python calls as f(record, x, w, y) of 2-D arrays: y, or None (not aligned, or w not finite)."""
+    """What Python calls as f(record, x, w, y) of arrays of one or two axes, of which a signal is one row.
+
+    The result is y, or None where x or w is not aligned, or w not finite.
+    """
     x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
     both = carray(pointer(x + FLAGS), 1, np.int32)[0] & carray(pointer(w + FLAGS), 1, np.int32)[0]
     result = this  # it is None
     if both & ALIGNED:
-        of_x, of_w = word_of(x + STRIDES), word_of(w + STRIDES)
+        of_x, of_w = word_of(x + STRIDES), word_of(w + STRIDES)  # of one axis: the only row begins at 0
         if run_windows(
-            _integer(word_of(given), 0), word_of(x + HEAD), word_of(of_x), word_of(of_x + 8),
-            word_of(w + HEAD), word_of(of_w), word_of(of_w + 8), word_of(y + HEAD),
+            _integer(word_of(given), 0), word_of(x + HEAD), word_of(of_x), step_of_columns(x),
+            word_of(w + HEAD), word_of(of_w), step_of_columns(w), word_of(y + HEAD),
         ):  # fmt: skip
             result = y
     _count(result)
@@ -226,7 +236,7 @@ def small_windows(KIND: int, ALONG: int, SIZE: int, LANES: int) -> jit.Kernel:
 
 @cache
 def filter_small() -> Callable[..., Any] | None:
-    """f(record, x, w, y) of 2-D arrays, with the address of a `SmallWindows`; None where it cannot be had."""
+    """f(address of a `SmallWindows`, x, w, y) of arrays of one or two axes; None where it cannot be had."""
     return jit.from_python(b"filter_small", _filter_small, jit.FASTCALL) if array_calls.array_call() else None
 
 

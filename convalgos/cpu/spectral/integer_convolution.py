@@ -92,10 +92,7 @@ class LineBlocks:
         taps[: w.size] = w
         spectra = np.empty((primes, self.n), np.uint32)
         self._transform(taps, spectra, None, 0, self.n, 1)
-        return [
-            _interleaved(spectrum, residues.PRIMES[i], self.n, self.lanes)
-            for i, spectrum in enumerate(spectra)
-        ]
+        return [_interleaved(spectrum, residues.PRIMES[i], self.lanes) for i, spectrum in enumerate(spectra)]
 
     def convolve(self, x: np.ndarray, factors: list[np.ndarray], y: np.ndarray, scratch: np.ndarray) -> None:
         """x (reads,) to y (writes,), both of int64, or of int32 where x are short numbers."""
@@ -117,7 +114,9 @@ class LineBlocks:
         """Blocks of x (at least step * (blocks - 1) + n,) to residues or spectra y (primes, plane)."""
         primes = len(y) if factors is None else len(factors)
         tables = [residues.prime_for(i, self.n, self.lanes) for i in range(primes)]
-        constants = [residues.reduction_constants(i) for i in range(primes)]
+        # a filter is divided by n, for the way back
+        scales = [1 if factors else pow(self.n, -1, p) for p in residues.PRIMES[:primes]]
+        constants = [residues.reduction_constants(i, scale) for i, scale in enumerate(scales)]
         rows = np.zeros(primes, kernels.PRIME_FIELDS)
         for i, table in enumerate(tables):
             arrays = (
@@ -163,10 +162,16 @@ def block_length(count: int, taps: int) -> int:
     return int(min(LONGEST_BLOCK, 1 << max(9, (wished - 1).bit_length())))
 
 
-def _interleaved(spectrum: np.ndarray, p: int, n: int, lanes: int) -> np.ndarray:
-    """uint32 (n / lanes, 2, lanes): the spectrum over n, with its c'."""
-    scaled = spectrum.astype(np.uint64) * np.uint64(pow(n, p - 2, p)) % np.uint64(p)
-    return np.ascontiguousarray(residues.shoup(scaled, p).reshape(-1, lanes, 2).transpose(0, 2, 1))
+def _interleaved(spectrum: np.ndarray, p: int, lanes: int) -> np.ndarray:
+    """uint32 (n / lanes, 2, lanes): the spectrum, with its c'."""
+    rows = spectrum.reshape(-1, lanes)
+    found = np.empty((len(rows), 2, lanes), np.uint32)
+    found[:, 0] = rows
+    wide = rows.astype(np.uint64)
+    wide <<= np.uint64(32)
+    wide //= np.uint64(p)  # in place: new arrays of so many elements take longer
+    found[:, 1] = wide
+    return found
 
 
 def _record(kind: np.dtype, **values: int) -> np.ndarray:

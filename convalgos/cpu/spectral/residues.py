@@ -99,10 +99,14 @@ def _tile_roots(roots: np.ndarray, n: int, lanes: int, p: int) -> np.ndarray:
 
 
 @cache
-def reduction_constants(index: int) -> np.ndarray:
-    """uint32 (6,): constants that reduce integers of 64 bits: p, 2^32 and 1 with their c', and p - 2^63."""
+def reduction_constants(index: int, scale: int = 1) -> np.ndarray:
+    """uint32 (6,): constants that reduce integers of 64 bits, times a scale, modulo a prime.
+
+    The prime p, 2^32 and 1 with their c', and -2^63: the last three times the scale.
+    """
     p = PRIMES[index]
-    return np.array([p, WORD % p, (WORD % p << 32) // p, 1, WORD // p, p - 2**63 % p], np.uint32)
+    power, one = WORD * scale % p, scale % p
+    return np.array([p, power, (power << 32) // p, one, (one << 32) // p, -(2**63) * scale % p], np.uint32)
 
 
 @cache

@@ -1,0 +1,29 @@
+"""Signals and filters of two types: brought into the one that both promote to, where that takes no time."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+NUMBERS, FLOATING = "bhilqBHILQfdFD", "fdFD"
+OF_PYTHON = {int: "l", float: "d"}  # types of Python's numbers, as SciPy has them
+FEW = 1 << 15  # products of real with complex numbers; Sapphire Rapids
+
+
+def in_common(w: np.ndarray, x: np.ndarray, types: str) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
+    """Both in the floating type that some promote to, and that; None where it takes long, or is none.
+
+    Products of complex numbers are four, where one of both is real two would do.
+    """
+    wide = _common(types)
+    if wide is None or (w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
+        return None
+    return w.astype(wide, copy=False), x.astype(wide, copy=False), wide
+
+
+@cache
+def _common(types: str) -> np.dtype | None:
+    """The type that some promote to, if it is a floating one and all are plain numbers."""
+    wide = np.result_type(*types) if set(types) <= set(NUMBERS) else None
+    return wide if wide and wide.char in FLOATING else None
