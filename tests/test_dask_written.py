@@ -77,8 +77,8 @@ def test_what_lies_together_is_computed_as_one_block(monkeypatch):
 def test_chunks_are_read_where_they_lie_but_for_their_borders(algorithm, call, monkeypatch):
     """Bands around the chunk of a block read copies; nothing is computed twice, or left."""
     read = []
-    joined = cd.gather.joined_parts
-    monkeypatch.setattr(cd.gather, "joined_parts", lambda *a: read.append(joined(*a)) or read[-1])
+    joined = cd.block_parts.joined_parts
+    monkeypatch.setattr(cd.block_parts, "joined_parts", lambda *a: read.append(joined(*a)) or read[-1])
     monkeypatch.setattr(cd.inner, "WORTH", 0)
     rng = np.random.default_rng(1)
     x, w = rng.integers(-3, 4, (1, 1, 1400, 900)).astype("f4"), rng.integers(-3, 4, (3, 1, 3, 5)).astype("f4")
