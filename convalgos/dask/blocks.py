@@ -135,7 +135,7 @@ class ForwardBlock:
         plans = [how.plan(shape, w.shape, piece.padding) for shape, piece in zip(shapes, pieces, strict=True)]
         if any(each.algorithm != plan.algorithm for each in plans):  # its bits would differ
             return None
-        out = new_result(plan) if out is None else out
+        out = result_memory(plan) if out is None else out
         whole = [(0, n) for n in plan.problem.x_shape[:2]]
         for each, piece in zip(plans, pieces, strict=True):
             part = x.box((*whole, *piece.inputs))
@@ -208,13 +208,13 @@ def run_block(
     if not apart or not (plan.rows_apart and all(type(a) is np.ndarray and has_whole_rows(a) for a in apart)):
         y = plan(x, w, bias=bias, residual=residual, activation=activation, out=out)
         return y  # type: ignore[no-any-return]
-    out = new_result(plan) if out is None else out
+    out = result_memory(plan) if out is None else out
     residual = None if residual is None else np.ascontiguousarray(residual)
     plan.bind(x, w, out, bias, activation, residual).run()
     return out
 
 
-def new_result(plan: Plan) -> np.ndarray:
+def result_memory(plan: Plan) -> np.ndarray:
     """Memory for what a plan of the forward pass gives."""
     shape = plan.problem.array_shapes[2]
     return aligned_empty(math.prod(shape), result_dtype(plan.problem)).reshape(shape)

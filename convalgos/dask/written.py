@@ -36,7 +36,7 @@ BlockStep = Callable[..., np.ndarray]  # (*blocks, out=None): a block of a resul
 Arguments = Sequence[tuple[Any, tuple[int, ...] | None]]  # (array, labels of its dimensions)
 
 
-class Computed:
+class OfOtherTask:
     """Stands for what another task computes; a class, as that is itself in another process."""
 
 
@@ -54,7 +54,7 @@ class WrittenBlock:
 
     step: BlockStep
     out: np.ndarray | None
-    given: tuple[Any, ...]  # what the step takes, or Computed, or the cut of some blocks
+    given: tuple[Any, ...]  # what the step takes, or OfOtherTask, or the cut of some blocks
 
     def __call__(self, *blocks: Any) -> np.ndarray | None:
         computed = iter(blocks)
@@ -62,7 +62,7 @@ class WrittenBlock:
         return y if self.out is None else None
 
     def _argument(self, given: Any, computed: Iterator[Any]) -> Any:
-        if given is Computed:
+        if given is OfOtherTask:
             return next(computed)
         if type(given) is not BlockCut:
             return given
@@ -194,7 +194,7 @@ def _tasks(
                 given.append(cut)
                 keys += read
             elif isinstance(array, da.Array):
-                given.append(Computed)
+                given.append(OfOtherTask)
                 keys.append((array.name, *where))
             else:
                 given.append(array[where])
