@@ -15,6 +15,8 @@ from command_line import run
 distributed = pytest.importorskip("distributed", reason="needs Dask (pip install 'convalgos[dask]')")
 da = pytest.importorskip("dask.array", reason="needs Dask (pip install 'convalgos[dask]')")
 
+import dask  # noqa: E402
+
 import convalgos as ca  # noqa: E402
 import convalgos.dask as cd  # noqa: E402
 from convalgos.core import allocator, interference, setting  # noqa: E402
@@ -74,6 +76,32 @@ def test_workers_keep_a_share_of_their_memory_for_blocks(client):
     """More than a process does by default, where they have much."""
     kept, limit = client.submit(bytes_kept, pure=False).result()
     assert kept == max(1 << 26, int(limit * tasks.KEPT_SHARE))
+
+
+def test_workers_prepare_a_filter_once_for_all_calls(client):
+    """Each call brings them other arrays of the same bytes; 147 KB of filter."""
+    assert client.submit(is_prepared_once, pure=False).result() == [True, False]
+
+
+def is_prepared_once():
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((64, 64, 3, 3), "f4")
+    plan = ca.plan(ca.ConvProblem((1, 64, 9, 9), w.shape), algorithm="cpu.winograd.f4x3")
+    first = tasks.prepared(plan, w)
+    return [tasks.prepared(plan, of) is first for of in (w.copy(), w + 1)]
+
+
+def test_halos_are_moved_by_a_task_for_each_chunk(client):
+    """Whatever the number of its neighbours; results have the bits of the whole."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 1, 1500, 1400), "f4"), rng.standard_normal((1, 1, 5, 5), "f4")
+    how = {"padding": 2, "algorithm": "cpu.depthwise.rows"}
+    chunks = client.persist(da.from_array(x, chunks=(1, 1, 500, 700)).map_blocks(np.copy, dtype="f4"))
+    y = cd.conv(chunks, w, **how)
+    (own,) = dask.optimize(y)
+    tasks_of_y = set(dict(own.dask)) - set(dict(chunks.dask))
+    assert len(tasks_of_y) == 2 * chunks.npartitions + 1  # what is cut of chunks, and results; w
+    assert np.array_equal(client.persist(y).compute(), ca.conv(x, w, **how))
 
 
 def bytes_kept():

@@ -26,7 +26,7 @@ from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.dask import inner
 from convalgos.dask.axes import Window
-from convalgos.dask.gather import BlockParts
+from convalgos.dask.block_parts import BlockParts
 from convalgos.dask.tasks import only, prepared, threads_of_task
 from convalgos.select import choose, registry
 
@@ -101,25 +101,26 @@ class ForwardBlock:
         x = only(x)
         with threads_of_task(how.blocks):
             if isinstance(x, BlockParts):
-                if residual is None and out is not None and self._in_boxes(x, w, bias, windows, out):
-                    return out
+                y = None if residual is not None else self._in_boxes(x, w, bias, windows, out)
+                if y is not None:
+                    return y[None] if self.partial else y
                 x = x.joined()
             plan = how.plan(how.logical(x.shape), w.shape, padding_of(windows))
             y = run_block(plan, x, prepared(plan, w), bias, residual, self.activation, out)
         return y[None] if self.partial else y
 
     def _in_boxes(
-        self, x: BlockParts, w: np.ndarray, bias: Any, windows: Sequence[Window], out: np.ndarray
-    ) -> bool:
-        """Whether x was convolved where its parts lie, but for its borders."""
+        self, x: BlockParts, w: np.ndarray, bias: Any, windows: Sequence[Window], out: np.ndarray | None
+    ) -> np.ndarray | None:
+        """y, of x where its parts lie but for its borders; None where x is to be put together."""
         how = self.how
         if how.layout != "channels_first" or not all(
             type(a) is np.ndarray and has_whole_rows(a) for a in x.arrays
         ):
-            return False
+            return None
         plan = how.plan(tuple(ends[-1] for ends in x.ends()), w.shape, padding_of(windows))
         if not plan.rows_apart or not plan.problem.is_zero_padded:
-            return False
+            return None
         starts = (how.in_tiles or registry.find_algorithm(plan.algorithm, plan.problem)).block_starts(
             plan.problem
         )
@@ -129,17 +130,18 @@ class ForwardBlock:
         ]
         pieces = inner.split_around_halos(x, taps, windows)
         if pieces is None:
-            return False
+            return None
         shapes = [(*plan.problem.x_shape[:2], *(b - a for a, b in piece.inputs)) for piece in pieces]
         plans = [how.plan(shape, w.shape, piece.padding) for shape, piece in zip(shapes, pieces, strict=True)]
         if any(each.algorithm != plan.algorithm for each in plans):  # its bits would differ
-            return False
+            return None
+        out = result_memory(plan) if out is None else out
         whole = [(0, n) for n in plan.problem.x_shape[:2]]
         for each, piece in zip(plans, pieces, strict=True):
             part = x.box((*whole, *piece.inputs))
             y = out[inner.slices(piece.outputs)]
             run_block(each, part, prepared(each, w), bias, None, self.activation, y)
-        return True
+        return out
 
 
 @dataclass(frozen=True)
@@ -206,12 +208,16 @@ def run_block(
     if not apart or not (plan.rows_apart and all(type(a) is np.ndarray and has_whole_rows(a) for a in apart)):
         y = plan(x, w, bias=bias, residual=residual, activation=activation, out=out)
         return y  # type: ignore[no-any-return]
-    if out is None:
-        shape = plan.problem.array_shapes[2]
-        out = aligned_empty(math.prod(shape), result_dtype(plan.problem)).reshape(shape)
+    out = result_memory(plan) if out is None else out
     residual = None if residual is None else np.ascontiguousarray(residual)
     plan.bind(x, w, out, bias, activation, residual).run()
     return out
+
+
+def result_memory(plan: Plan) -> np.ndarray:
+    """Memory for what a plan of the forward pass gives."""
+    shape = plan.problem.array_shapes[2]
+    return aligned_empty(math.prod(shape), result_dtype(plan.problem)).reshape(shape)
 
 
 def padding_of(windows: Sequence[Window]) -> tuple[tuple[int, int], ...]:

@@ -1,92 +1,57 @@
 """Overlapping blocks of an array, each put together once of the parts of chunks that it reads.
 
-`dask.array.overlap` would do it after chunks were merged to the size of the halo: two copies and more. Here
-parts that lie beside each other in one memory, as chunks of a NumPy array do, are joined without a copy.
+`dask.array.overlap` would do it after chunks were merged to the size of the halo: two copies and more.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise, product
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 
-from convalgos.core.allocator import LARGE, aligned_empty
-from convalgos.dask.axes import Range
+from convalgos.dask.block_parts import (
+    BlockCut,
+    ChunkPart,
+    Reads,
+    Where,
+    box_of_chunk,
+    parts_of_ranges,
+    seen_as_one,
+)
 from convalgos.dask.engine import DaskArray, HighLevelGraph, da, tokenize
 
-SMALL = 4  # times so large is a chunk of which a part is copied
-
-Reads = Sequence[Range]  # what a block has of an axis: one range after the other
-
-
-class BlockParts(NamedTuple):
-    """A block that is not put together yet: the parts of a grid, in C order."""
-
-    grid: tuple[int, ...]
-    arrays: list[Any]
-
-    def joined(self) -> Any:
-        return joined_parts(self.grid, self.arrays)
-
-    def ends(self) -> list[list[int]]:
-        """Where parts begin and end, for each axis."""
-        steps = [math.prod(self.grid[axis + 1 :]) for axis in range(len(self.grid))]
-        return [
-            list(accumulate((self.arrays[i * step].shape[axis] for i in range(n)), initial=0))
-            for axis, (n, step) in enumerate(zip(self.grid, steps, strict=True))
-        ]
-
-    def box(self, ranges: Sequence[Range]) -> Any:
-        """A box of it, which is not empty: a view where one part has it."""
-        axes = [
-            list(_parts([b - a for a, b in pairwise(ends)], [of]))
-            for ends, of in zip(self.ends(), ranges, strict=True)
-        ]
-        read = []
-        for parts in product(*axes):
-            at = 0
-            for part, n in zip(parts, self.grid, strict=True):
-                at = at * n + part.chunk
-            read.append(self.arrays[at][tuple(slice(part.first, part.stop) for part in parts)])
-        return joined_parts(tuple(map(len, axes)), read)
+SMALL = 4  # times so large is a chunk of which a part is copied, or all parts that go to others in one task
+MOST = 0.5  # of a chunk: more is cut in the task that reads it, not in one of its own
 
 
-class BlockCut(NamedTuple):
-    """How a block is put together: a grid of parts, and which part of its chunk each is, or None for all."""
+@dataclass(frozen=True)
+class JoinedBlock:
+    """The task of a block by itself."""
 
-    grid: tuple[int, ...]
-    parts: tuple[tuple[slice, ...] | None, ...]
+    cut: BlockCut
 
-    def of(self, chunks: Iterator[Any]) -> BlockParts:
-        """The block, of the next chunks: one for each part."""
-        given = [next(chunks) for _ in self.parts]
-        views = [x if part is None else x[part] for x, part in zip(given, self.parts, strict=True)]
-        return BlockParts(self.grid, views)
+    def __call__(self, *chunks: Any) -> Any:
+        return self.cut.of(iter(chunks)).joined()
+
+
+BlockSource = tuple[BlockCut, list[Any]]  # and the keys of what it is made of
 
 
 class GatheredArray(da.Array):  # type: ignore[misc]
-    """An array of blocks that its readers can put together themselves, without a task for each part.
+    """An array of blocks that its readers can put together themselves, without a task for each.
 
-    A task for each part moves no more than that between workers; in one process nothing is moved.
+    In one process nothing is moved, and they are made of chunks. Between workers no more than parts is, which
+    a task for each chunk cuts.
     """
 
     source: DaskArray  # whose chunks the parts are of
-    cuts: dict[
-        tuple[int, ...], tuple[BlockCut, list[Any]]
-    ]  # by block, with the keys of the chunks that it is cut of
-
-
-class ChunkPart(NamedTuple):
-    """Of a chunk, along one axis."""
-
-    chunk: int
-    first: int  # in the chunk
-    stop: int
-    whole: bool  # all of it
+    cutting: DaskArray  # the tasks that cut them
+    cuts: dict[tuple[int, ...], BlockSource]  # by block, of whole chunks
+    moved: dict[tuple[int, ...], BlockSource]  # the same of what those tasks cut
 
 
 def gathered(x: DaskArray, reads: Sequence[Sequence[Reads] | None]) -> DaskArray:
@@ -107,31 +72,32 @@ def gathered(x: DaskArray, reads: Sequence[Sequence[Reads] | None]) -> DaskArray
     axes = [
         [(ChunkPart(i, 0, size, True),) for i, size in enumerate(chunks)]
         if of is None
-        else [tuple(_parts(chunks, ranges)) for ranges in of]
+        else [tuple(parts_of_ranges(chunks, ranges)) for ranges in of]
         for chunks, of in zip(x.chunks, reads, strict=True)
     ]
     if all(_as_they_are(blocks, chunks) for blocks, chunks in zip(axes, x.chunks, strict=True)):
         return x
     token = tokenize(x.name, axes)
-    name, of_parts = f"gathered-{token}", f"part-{token}"
+    name = f"gathered-{token}"
     graph: dict[Any, Any] = {}
     here = _chunks_in_memory(x)
-    cuts: dict[tuple[int, ...], tuple[BlockCut, list[Any]]] = {}
+    cuts: dict[tuple[int, ...], BlockSource] = {}
     for place in product(*(range(len(blocks)) for blocks in axes)):
         parts = [axes[axis][i] for axis, i in enumerate(place)]
         grid = tuple(map(len, parts))
-        seen = None if here is None else _view(grid, [_cut(here, part) for part in product(*parts)])
+        seen = None if here is None else seen_as_one(grid, [_cut(here, part) for part in product(*parts)])
         if seen is not None:  # no tasks, as `da.from_array` makes none of its chunks
             graph[name, *place] = seen
             continue
         read = [_read(x.name, part) for part in product(*parts)]
         cuts[place] = BlockCut(grid, tuple(where for _, where in read)), [chunk for chunk, _ in read]
-        keys = [_part_key(graph, of_parts, *each) for each in read]
-        graph[name, *place] = joined_parts, grid, keys
+    cutting, moved = _moved(f"part-{token}", x, cuts)
+    for place, (cut, keys) in moved.items():
+        graph[name, *place] = JoinedBlock(cut), *keys
     chunks = tuple(tuple(sum(p.stop - p.first for p in block) for block in blocks) for blocks in axes)
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=[x])
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=[x, cutting])
     result = GatheredArray(layers, name, chunks, meta=x._meta)
-    result.source, result.cuts = x, cuts
+    result.source, result.cutting, result.cuts, result.moved = x, cutting, cuts, moved
     return result
 
 
@@ -153,59 +119,30 @@ def in_one_chunk(array: Any) -> Any:
         or (here := _chunks_in_memory(array)) is None
     ):
         return array
-    if (whole := _view(array.numblocks, list(here.values()))) is None:
+    if (whole := seen_as_one(array.numblocks, list(here.values()))) is None:
         return array
     name = f"in-one-{array.name}"
     chunks = tuple((size,) for size in array.shape)
     return da.Array({(name, *(0,) * array.ndim): whole}, name, chunks, meta=array._meta)
 
 
-def joined_parts(grid: tuple[int, ...], parts: list[Any]) -> Any:
-    """One array of the parts of a grid, in C order; a read-only view of their memory where they lie as in it.
-
-    Example:
-        >>> whole = np.arange(6)
-        >>> joined_parts((2,), [whole[1:3], whole[3:5]]).base is not None
-        True
-    """
-    if (seen := _view(grid, parts)) is not None:
-        return seen
-    first = parts[0]
-    if type(first) is not np.ndarray:
-        return np.block(_nested(grid, parts))
-    shape, firsts = _places(grid, parts)
-    if math.prod(shape) * first.itemsize < LARGE:
-        result = np.empty(shape, first.dtype)
-    else:  # of memory that blocks before it have left
-        result = aligned_empty(math.prod(shape), first.dtype).reshape(shape)
-    for part, place in zip(parts, firsts, strict=True):
-        result[tuple(slice(at, at + n) for at, n in zip(place, part.shape, strict=True))] = part
-    return result
-
-
-def part_of_chunk(chunk: Any, where: tuple[slice, ...]) -> Any:
+def part_of_chunk(chunk: Any, where: Where) -> Any:
     """A part of a chunk; a copy of a small one, which would keep all of the chunk in memory."""
-    part = chunk[where]
+    part = box_of_chunk(chunk, where)
     return part.copy() if type(part) is np.ndarray and SMALL * part.size <= chunk.size else part
 
 
+@dataclass(frozen=True)
+class PartsOfChunk:
+    """The task that cuts all that others than its own block read of a chunk."""
+
+    parts: tuple[Where, ...]
+
+    def __call__(self, chunk: Any) -> tuple[Any, ...]:
+        return tuple(part_of_chunk(chunk, each) for each in self.parts)
+
+
 # --- inside ----------------------------------------------------------------------------------
-
-
-def _parts(chunks: Sequence[int], ranges: Reads) -> Iterator[ChunkPart]:
-    """What chunks have of some ranges, in order; of an empty range an empty part."""
-    ends = list(accumulate(chunks))
-    for first, stop in ranges:
-        chunk = min(bisect_right(ends, first), len(chunks) - 1)
-        while True:
-            begin = ends[chunk] - chunks[chunk]
-            end = min(stop, ends[chunk])
-            if end > first or first == stop:
-                yield ChunkPart(chunk, first - begin, end - begin, end - first == chunks[chunk])
-            first = end
-            chunk += 1
-            if first >= stop:
-                break
 
 
 def _as_they_are(blocks: Sequence[Sequence[ChunkPart]], chunks: Sequence[int]) -> bool:
@@ -215,19 +152,53 @@ def _as_they_are(blocks: Sequence[Sequence[ChunkPart]], chunks: Sequence[int]) -
     return all(len(parts) == 1 and parts[0].whole and parts[0].chunk == i for i, parts in enumerate(blocks))
 
 
-def _read(source: str, parts: Sequence[ChunkPart]) -> tuple[Any, tuple[slice, ...] | None]:
+def _read(source: str, parts: Sequence[ChunkPart]) -> tuple[Any, Where | None]:
     """(key of a chunk, which part of it is read, or None for all)."""
-    where = tuple(slice(part.first, part.stop) for part in parts)
+    where = tuple((part.first, part.stop) for part in parts)
     return (source, *(part.chunk for part in parts)), None if all(part.whole for part in parts) else where
 
 
-def _part_key(graph: dict[Any, Any], name: str, chunk: Any, where: tuple[slice, ...] | None) -> Any:
-    """Of a chunk, or of the task that cuts it where it lies, so that no more of it is moved."""
-    if where is None:
-        return chunk
-    key = name, *chunk[1:], *(n for of in where for n in (of.start, of.stop))
-    graph[key] = part_of_chunk, chunk, where
-    return key
+def _moved(
+    name: str, x: DaskArray, cuts: dict[tuple[int, ...], BlockSource]
+) -> tuple[DaskArray, dict[tuple[int, ...], BlockSource]]:
+    """(tasks that cut chunks where they lie, so that no more of them is moved; blocks of what they cut).
+
+    A task for each chunk, as a scheduler takes a millisecond for each; of large parts one for each.
+    """
+    tasks: dict[Any, Any] = {}
+    found: dict[Any, tuple[Any, Where | int | None]] = {}  # a part -> its task, and its place in that
+    for chunk, parts in _parts_to_cut(x, cuts.values()).items():
+        size = math.prod(of[i] for of, i in zip(x.chunks, chunk[1:], strict=True))
+        few = SMALL * sum(map(_elements, parts)) <= size
+        for number, together in enumerate([tuple(parts)] if few else [(part,) for part in parts]):
+            key = name, *chunk[1:], number
+            tasks[key] = PartsOfChunk(together), chunk
+            found |= {(chunk, part): (key, i) for i, part in enumerate(together)}
+    cutting = da.Array(
+        HighLevelGraph.from_collections(name, tasks, dependencies=[x]), name, x.chunks, meta=x._meta
+    )
+    moved = {}
+    for place, (cut, chunks) in cuts.items():
+        read = [found.get(each, each) for each in zip(chunks, cut.parts, strict=True)]
+        moved[place] = BlockCut(cut.grid, tuple(part for _, part in read)), [key for key, _ in read]
+    return cutting, moved
+
+
+def _parts_to_cut(x: DaskArray, blocks: Iterable[BlockSource]) -> dict[Any, dict[Where, None]]:
+    """(chunk -> its parts that are to be cut, in order): all but large ones."""
+    found: dict[Any, dict[Where, None]] = {}
+    for cut, chunks in blocks:
+        for chunk, where in zip(chunks, cut.parts, strict=True):
+            if not isinstance(where, tuple):
+                continue
+            size = math.prod(of[i] for of, i in zip(x.chunks, chunk[1:], strict=True))
+            if _elements(where) <= MOST * size:
+                found.setdefault(chunk, {})[where] = None
+    return found
+
+
+def _elements(where: Where) -> int:
+    return math.prod(stop - first for first, stop in where)
 
 
 def _chunks_in_memory(x: DaskArray) -> dict[tuple[int, ...], np.ndarray] | None:
@@ -243,40 +214,3 @@ def _cut(chunks: dict[tuple[int, ...], np.ndarray], parts: Sequence[ChunkPart]) 
     """A part of a chunk in memory."""
     chunk = chunks[tuple(part.chunk for part in parts)]
     return chunk[tuple(slice(part.first, part.stop) for part in parts)]
-
-
-def _places(grid: tuple[int, ...], parts: Sequence[Any]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """(shape of the whole, where each part begins in it)."""
-    sizes = [
-        [parts[i * math.prod(grid[axis + 1 :])].shape[axis] for i in range(count)]
-        for axis, count in enumerate(grid)
-    ]
-    starts = [list(accumulate(of, initial=0))[:-1] for of in sizes]
-    return tuple(map(sum, sizes)), list(product(*starts))
-
-
-def _view(grid: tuple[int, ...], parts: Sequence[Any]) -> Any:
-    """The whole, where parts are views of one array and lie in its memory as in their grid; else None."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if type(first) is not np.ndarray or first.base is None:
-        return None
-    shape, firsts = _places(grid, parts)
-    address = first.ctypes.data
-    for part, place in zip(parts, firsts, strict=True):
-        if type(part) is not np.ndarray or part.base is not first.base or part.strides != first.strides:
-            return None
-        if part.dtype != first.dtype or not part.size:
-            return None
-        if part.ctypes.data != address + sum(n * step for n, step in zip(place, part.strides, strict=True)):
-            return None
-    return np.lib.stride_tricks.as_strided(first, shape, first.strides, writeable=False)
-
-
-def _nested(grid: tuple[int, ...], parts: list[Any]) -> Any:
-    """The parts in lists of lists, as `numpy.block` takes them."""
-    if len(grid) == 1:
-        return parts
-    step = len(parts) // grid[0]
-    return [_nested(grid[1:], parts[i : i + step]) for i in range(0, len(parts), step)]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from convalgos.core.arguments import Shape
 from convalgos.dask.axes import Range, Window
-from convalgos.dask.gather import BlockParts
+from convalgos.dask.block_parts import BlockParts
 
 WORTH = 4 << 20  # bytes of a block, whose copy takes longer than to begin five runs; Xeon (Sapphire Rapids)
 INNER = 0.3  # of its outputs that are to be made of its own chunk

@@ -18,8 +18,9 @@ import numpy as np
 
 from convalgos.core.arguments import shown
 from convalgos.dask.axes import around
+from convalgos.dask.block_parts import Reads
 from convalgos.dask.engine import DaskArray, da
-from convalgos.dask.gather import Reads, gathered
+from convalgos.dask.gather import gathered
 from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
 from convalgos.dask.written import blockwise, put, uncut_in_memory

@@ -13,16 +13,20 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from convalgos.core import setting
 from convalgos.core.allocator import keep_up_to
 from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.dask.recent_filters import LARGE, RecentFilters
 
 THREADS = "CONVALGOS_NUM_THREADS"  # where it is set, the threads of all tasks of a process together
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as <malloc.h> has them
 KEPT_BYTES = 4 << 20
 KEPT_SHARE = 1 / 16  # of the memory of a worker, for blocks that it will compute
+FILTER_SHARE = 1 / 256  # of it for filters, whose prepared forms take up to ten times as much
 
 
 def only(block: Any) -> Any:
@@ -105,9 +109,14 @@ def _worker() -> Any:
 
 
 def prepared(plan: Plan, w: Any) -> PreparedFilter:
-    """A filter in the form of a plan: made once, and kept as long as Dask keeps w, which nobody writes to."""
-    at = id(w)
+    """A filter in the form of a plan: made once, and kept as long as Dask keeps w, which nobody writes to.
+
+    A Dask worker gets it anew in every call, and keeps it itself.
+    """
     with _lock:
+        if type(w) is np.ndarray and w.nbytes > LARGE and (worker := _worker()) is not None:
+            w = _kept_by_worker(w, worker.memory_manager.memory_limit)
+        at = id(w)
         kept = _filters.get(at)
         if kept is None or kept[0]() is not w:
             kept = _filters[at] = weakref.ref(w, lambda gone: _filters.pop(at, None)), {}
@@ -117,5 +126,16 @@ def prepared(plan: Plan, w: Any) -> PreparedFilter:
         return found
 
 
+def _kept_by_worker(w: np.ndarray, limit: int | None) -> np.ndarray:
+    """w, or the same of an earlier call."""
+    if not w.flags.c_contiguous:
+        return w
+    if (found := _recent.find(w)) is not None:
+        return found
+    _recent.add(w, w, int(FILTER_SHARE * (limit or 0)))
+    return w
+
+
 _lock = guarded(threading.RLock())
 _filters: dict[int, tuple[weakref.ref[Any], dict[Any, PreparedFilter]]] = {}  # by the id of the array
+_recent: RecentFilters[np.ndarray] = RecentFilters()  # of a worker

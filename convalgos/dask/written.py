@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.dask.block_parts import BlockCut
 from convalgos.dask.engine import (
     DaskArray,
     HighLevelGraph,
@@ -25,15 +26,18 @@ from convalgos.dask.engine import (
     get_scheduler,
     in_this_process,
 )
-from convalgos.dask.gather import BlockCut, GatheredArray, in_one_chunk
+from convalgos.dask.gather import GatheredArray, in_one_chunk
 
 STORED_OTHERWISE = {"regions", "compute", "return_stored", "load_stored"}  # arguments of `dask.array.store`
 
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-BLOCK = object()  # stands for what another task computes
 BlockStep = Callable[..., np.ndarray]  # (*blocks, out=None): a block of a result; in `out` where it is given
 Arguments = Sequence[tuple[Any, tuple[int, ...] | None]]  # (array, labels of its dimensions)
+
+
+class OfOtherTask:
+    """Stands for what another task computes; a class, as that is itself in another process."""
 
 
 def put(block: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -46,18 +50,19 @@ def put(block: np.ndarray, out: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WrittenBlock:
-    """The step of a block that is written into its part of an array."""
+    """The step of a block, which is written into its part of an array where there is one."""
 
     step: BlockStep
-    out: np.ndarray
-    given: tuple[Any, ...]  # what the step takes, or BLOCK, or the cut of some blocks
+    out: np.ndarray | None
+    given: tuple[Any, ...]  # what the step takes, or OfOtherTask, or the cut of some blocks
 
-    def __call__(self, *blocks: Any) -> None:
+    def __call__(self, *blocks: Any) -> np.ndarray | None:
         computed = iter(blocks)
-        self.step(*(self._argument(each, computed) for each in self.given), out=self.out)
+        y = self.step(*(self._argument(each, computed) for each in self.given), out=self.out)
+        return y if self.out is None else None
 
     def _argument(self, given: Any, computed: Iterator[Any]) -> Any:
-        if given is BLOCK:
+        if given is OfOtherTask:
             return next(computed)
         if type(given) is not BlockCut:
             return given
@@ -126,10 +131,16 @@ def _of_one_chunk(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 
 def blockwise(step: BlockStep, labels: tuple[int, ...], *arrays: Any, **how: Any) -> DaskArray:
-    """`dask.array.blockwise`, whose result is written where it is asked for whole."""
+    """`dask.array.blockwise`, whose result is written where it is asked for whole.
+
+    Blocks of which each has one reader are put together in its task.
+    """
     y = da.blockwise(step, labels, *arrays, align_arrays=False, **how)
-    result = WrittenArray(y.dask, y.name, y.chunks, dtype=y.dtype, meta=y._meta)
     arguments = list(zip(arrays[::2], arrays[1::2], strict=True))
+    graph = y.dask
+    if any(type(array) is GatheredArray and array.npartitions == y.npartitions for array, _ in arguments):
+        graph = _graph(y.name, _tasks(y.name, step, y, labels, arguments, None), arguments)
+    result = WrittenArray(graph, y.name, y.chunks, dtype=y.dtype, meta=y._meta)
     result._into = y.name, lambda out: _writing(out, step, y, labels, arguments)
     return result
 
@@ -137,17 +148,37 @@ def blockwise(step: BlockStep, labels: tuple[int, ...], *arrays: Any, **how: Any
 def _writing(
     out: np.ndarray, step: BlockStep, y: DaskArray, labels: tuple[int, ...], arguments: Arguments
 ) -> tuple[Any, list[Any]]:
-    """(graph, keys) of the tasks that write y, made in half the time that `dask.array.blockwise` takes.
+    """(graph, keys) of the tasks that write y, made in half the time that `dask.array.blockwise` takes."""
+    name = f"written-{y.name}"
+    tasks = _tasks(name, step, y, labels, arguments, out)
+    return _graph(name, tasks, arguments), list(tasks)
+
+
+def _graph(name: str, tasks: dict[Any, Any], arguments: Arguments) -> Any:
+    """That of tasks, and of what they read."""
+    sources = [array for array, _ in arguments if isinstance(array, da.Array)]
+    for array in list(sources):
+        if type(array) is GatheredArray:
+            sources += array.source, array.cutting
+    return HighLevelGraph.from_collections(name, tasks, dependencies=sources)
+
+
+def _tasks(
+    name: str, step: BlockStep, y: DaskArray, labels: tuple[int, ...], arguments: Arguments,
+    out: np.ndarray | None,
+) -> dict[Any, Any]:  # fmt: skip
+    """(key -> task) of the blocks of y.
 
     Args:
         arguments: as of `dask.array.blockwise`; dimensions that are not of y have one block.
+        out: what they are written into; then blocks are read from whole chunks, which this process has.
     """
-    name, tasks = f"written-{y.name}", {}
-    sources = [array for array, _ in arguments if isinstance(array, da.Array)]
-    sources += [array.source for array in sources if type(array) is GatheredArray and array.cuts]
+    tasks = {}
     ends = [list(accumulate(chunks, initial=0)) for chunks in y.chunks]
     for place in product(*map(range, y.numblocks)):
-        part = out[tuple(slice(of[i], of[i + 1]) for of, i in zip(ends, place, strict=True))]
+        part = None
+        if out is not None:
+            part = out[tuple(slice(of[i], of[i + 1]) for of, i in zip(ends, place, strict=True))]
         at = dict(zip(labels, place, strict=True))
         given, keys = [], []
         for array, of in arguments:
@@ -155,14 +186,17 @@ def _writing(
                 given.append(array)
                 continue
             where = tuple(at[n] if blocks > 1 else 0 for n, blocks in zip(of, array.numblocks, strict=True))
-            if type(array) is GatheredArray and where in array.cuts:
-                cut, chunks = array.cuts[where]
+            made = {}
+            if type(array) is GatheredArray:
+                made = array.moved if out is None else array.cuts
+            if where in made:
+                cut, read = made[where]
                 given.append(cut)
-                keys += chunks
+                keys += read
             elif isinstance(array, da.Array):
-                given.append(BLOCK)
+                given.append(OfOtherTask)
                 keys.append((array.name, *where))
             else:
                 given.append(array[where])
         tasks[name, *place] = WrittenBlock(step, part, tuple(given)), *keys
-    return HighLevelGraph.from_collections(name, tasks, dependencies=sources), list(tasks)
+    return tasks
