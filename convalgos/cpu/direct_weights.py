@@ -42,7 +42,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.weights_blocking import weights_blocking
-from convalgos.cpu.gemm.weights_units import Unit, is_in_place, place_in_dw, unit_at
+from convalgos.cpu.gemm.weights_units import Unit, is_in_place, order_rows, place_in_dw, unit_at
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
@@ -214,11 +214,7 @@ def pack_panel(a: Any, block: BlockExtent, group: int, panel: int, packed: int) 
 
 @jit.helper
 def store_sums(a: Any, unit: Unit, sums: int, ordered: int) -> None:
-    """The sums of all panels of a unit to their place, but for those that are there.
-
-    Args:
-        ordered: scratch for the rows of a panel in the order of dw.
-    """
+    """The sums of all panels of a unit to their place, but for those that are there; `ordered`: scratch."""
     for j in range(unit.panels):
         panel = unit.panel + j
         filters = min(a.panel, a.filters - panel * a.panel)
@@ -232,15 +228,6 @@ def store_sums(a: Any, unit: Unit, sums: int, ordered: int) -> None:
                 a.store_run,
                 (source, a.panel, unit.rows, filters, a.bias, 0, 0, to, a.dw_filter, a.dw_row),
             )
-
-
-@jit.helper
-def order_rows(a: Any, unit: Unit, sums: int, ordered: int) -> None:
-    """The sums of a panel, whose rows lie as `WeightsBlocking.row_order` tells, in the order of dw."""
-    order = carray(pointer(a.row_order), a.rows, np.int64)
-    row_bytes = a.panel * a.size
-    for i in range(unit.rows):
-        copy_bytes(ordered + order[unit.row + i] * row_bytes, sums + i * row_bytes, row_bytes)
 
 
 # --- plan ------------------------------------------------------------------------------------
