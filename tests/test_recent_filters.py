@@ -104,6 +104,26 @@ def test_plans_around_another_keep_filters_as_that_one_does(change, name, prepar
     assert not np.array_equal(made(x, w), first) and prepared.count(made) == 2
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_gradients_keep_filters_that_do_not_change(stride, prepared):
+    problem = PROBLEM.replace(stride=stride, direction="backward_data")
+    made, exact = (ca.plan(problem, algorithm=f"cpu.{a}") for a in ("direct", "reference"))
+    dy, w = np.ones(problem.y_shape, "f4"), W.copy()
+    for counted in (1, 1, 1):
+        assert np.array_equal(made(dy, w), exact(dy, w.copy())) and prepared.count(made) == counted
+
+
+def test_a_filter_that_changed_is_kept_when_it_comes_again(prepared):
+    w = W.copy()
+    for step in range(4):  # of training
+        w[...] = W + step
+        check(w)
+    assert prepared.count(PLAN) == 4 and recent_filters.bytes_held() < 8 * w.nbytes
+    for _ in range(4):
+        check(w)
+    assert prepared.count(PLAN) == 5
+
+
 def test_what_is_kept_is_of_one_moment(monkeypatch):
     """Another thread writes to a filter while it is prepared, and later writes back what was there."""
     w, pack = W.copy(), type(PLAN).pack_filter

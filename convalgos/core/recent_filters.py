@@ -2,7 +2,8 @@
 
 To prepare a filter takes Python ten microseconds, which is several times a small convolution. So what was
 prepared is kept with a copy of the filter's bytes, and serves as long as a filter at the same address has
-the very same bytes: whoever writes to it, and in whatever way, the next call goes by what is written.
+the very same bytes: whoever writes to it, and in whatever way, the next call goes by what is written. Of one
+that has changed, as in each step of training, only the bytes are kept until they come a second time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Recent(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     content: bytes
-    prepared: PreparedFilter
+    prepared: PreparedFilter | None  # None while it is not known whether it comes again
     nbytes: int
 
 
@@ -65,6 +66,10 @@ def prepare_recent(plan: Preparing, w: np.ndarray) -> PreparedFilter:
     if (known := find_recent(key, address, w)) is not None:
         return known
     content = w.tobytes()  # what is prepared is this copy, as others may write to w meanwhile
+    before = _kept.get((id(key), address))
+    if before is not None and before.content != content:
+        _add((id(key), address), Recent(key, w.shape, w.dtype, content, None, len(content)))
+        return plan._in_own_form(w)
     prepared = plan._in_own_form(np.frombuffer(content, w.dtype).reshape(w.shape))
     nbytes = len(content) + max(len(content), _bytes_of(prepared.data))
     _add((id(key), address), Recent(key, w.shape, w.dtype, content, prepared, nbytes))

@@ -3,7 +3,8 @@
 dw[filter][row] = sum over pixels of dy[filter][pixel] * x[pixel + offset[row]], rows over (C/groups, T, R,
 S): the product of a direct convolution in which pixels and taps have swapped places. Blocks of dy are packed
 into panels of filters. x is read as in the forward pass, in place or from a copy with its zero border, once
-for all panels of a thread, whose sums stay in L2. Of few pixels, as linear layers have them, a panel is
+for all panels of a thread, whose sums stay in L2. In channels_last rows are summed tap by tap, as the
+channels under one lie side by side. Of few pixels, as linear layers have them, a panel is
 summed at once, and its rows go straight to dw where they lie so in it.
 
 Rows and filters are dealt to the threads; each sums all pixels by itself, in their order. Where there are
@@ -41,7 +42,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.weights_blocking import weights_blocking
-from convalgos.cpu.gemm.weights_units import Unit, is_in_place, place_in_dw, unit_at
+from convalgos.cpu.gemm.weights_units import Unit, is_in_place, order_rows, place_in_dw, unit_at
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
@@ -59,7 +60,7 @@ DIRECT_WEIGHTS_ARGUMENTS = arguments(
     "copied last x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
     "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w unit input_bytes packed_bytes sum_bytes "
     "scratch_stride y_n y_k y_pixel dw_group dw_filter dw_row dw_elements pack_run add_panel store_run "
-    "lanes copy_rows once in_place together unit_bytes " + BORDER_FIELDS
+    "lanes copy_rows once in_place together unit_bytes row_order " + BORDER_FIELDS
 )
 
 
@@ -151,7 +152,7 @@ def sum_gradients() -> Callable[..., None]:
                 for index in range(blocks * part // a.parts, blocks * (part + 1) // a.parts):
                     add_block(a, block_extent(a, index), begin, stop, block_x, packed, sums)
                 for item in range(begin, stop):
-                    store_sums(a, unit_at(a, item), sums + (item - begin) * a.unit_bytes)
+                    store_sums(a, unit_at(a, item), sums + (item - begin) * a.unit_bytes, packed)
 
     return sum_gradients
 
@@ -212,13 +213,16 @@ def pack_panel(a: Any, block: BlockExtent, group: int, panel: int, packed: int) 
 
 
 @jit.helper
-def store_sums(a: Any, unit: Unit, sums: int) -> None:
-    """The sums of all panels of a unit to their place, but for those that are there."""
+def store_sums(a: Any, unit: Unit, sums: int, ordered: int) -> None:
+    """The sums of all panels of a unit to their place, but for those that are there; `ordered`: scratch."""
     for j in range(unit.panels):
         panel = unit.panel + j
         filters = min(a.panel, a.filters - panel * a.panel)
         to = place_in_dw(a, unit, panel)
         source = sums + j * a.sum_bytes
+        if a.row_order:
+            order_rows(a, unit, source, ordered)
+            source = ordered
         if not is_in_place(a, panel):
             call(
                 a.store_run,
@@ -236,6 +240,8 @@ class DirectWeightsPlan(KernelPlan):
         size, lanes = p.itemsize, simd.lanes(p.itemsize)
         tasks = min(jit.thread_count(), cut.units)
         pixel_table, row_table = cut.pixel_table(spare=0), cut.tap_offsets(by_channel=True)
+        row_order, first_rows = cut.row_order
+        row_table = row_table[first_rows + row_order]
         spare = np.full(2 * cut.rows, row_table[-1])
         dw_filter, dw_row = (1, p.gemm_n) if cut.exchanged else (p.gemm_k, 1)
         values = cut.fields() | {
@@ -250,6 +256,7 @@ class DirectWeightsPlan(KernelPlan):
             "add_panel": add_panel(size, lanes, cut.rows, cut.vectors, 0 if cut.once else 1),
             "once": int(cut.once), "in_place": int(cut.in_place),
             "together": cut.together, "unit_bytes": cut.unit_sums * size,
+            "row_order": row_order if cut.by_tap else 0,
             "store_run": panels.store_run(size, lanes),
         }  # fmt: skip
         scratch = tasks * cut.task_bytes + cut.part_bytes

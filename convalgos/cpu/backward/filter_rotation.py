@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty
+from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import Phase
+from convalgos.core.problem import Shape
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -17,9 +19,18 @@ from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 from convalgos.cpu.vectors.transpose import load_whole_square
 
 # w (groups, filters, channels, elements); `elements_to` (count,) as `KERNEL_ELEMENT`.
-ROTATION_ARGUMENTS = fields("w groups filters channels elements elements_to count tasks")
-# An element of the kernel, and its place in the filter of a phase (groups, channels, filters, taps).
+ROTATION_ARGUMENTS = fields("w groups filters channels elements made elements_to count tasks")
+# An element of the kernel, and its place in the filter of a phase (groups, channels, filters, taps), which is
+# `target` bytes behind the first.
 KERNEL_ELEMENT = fields("element target taps place")
+
+
+class Rotation(NamedTuple):
+    """How some filters are made of one; kept, as it takes longer to tell than small filters to make."""
+
+    table: np.ndarray  # `KERNEL_ELEMENT`, in the order in which w is read
+    parts: tuple[tuple[int, Shape], ...]  # of each filter its first element, and its shape
+    size: int  # elements of all
 
 
 def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list[np.ndarray]:
@@ -31,25 +42,36 @@ def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list
         return []
     if w.itemsize < 4:  # the kernel moves elements of 4 and 8 bytes
         return [phase.filter(w, groups).copy() for phase in phases]
+    known = _rotation(tuple(phase.taps for phase in phases), w.shape, groups, w.itemsize)
     filters, channels, *kernel = w.shape
+    made = aligned_empty(known.size, w.dtype)
+    address, table = jit.data_address(), known.table
+    tasks = jit.thread_count() if w.size > 1 << 14 else 1
+    sizes = (groups, filters // groups, channels, math.prod(kernel))
+    record = np.array(
+        [(address(w), *sizes, address(made), address(table), len(table), tasks)], ROTATION_ARGUMENTS
+    )
+    jit.launch(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), address(record), tasks)
+    return [made[first : first + math.prod(shape)].reshape(shape) for first, shape in known.parts]
+
+
+@lru_cache(256)
+def _rotation(taps: tuple[Any, ...], w_shape: Shape, groups: int, itemsize: int) -> Rotation:
+    """taps: those of each phase."""
+    filters, channels, *kernel = w_shape
     elements = np.arange(math.prod(kernel)).reshape(kernel)
-    found, tables = [], []
-    for phase in phases:
-        chosen = np.flip(elements[tuple(slice(first, None, step) for first, step in phase.taps)])  # (*taps)
+    tables, parts, size = [], [], 0
+    for of_phase in taps:
+        chosen = np.flip(elements[tuple(slice(first, None, step) for first, step in of_phase)])  # (*taps)
         shape = (groups * channels, filters // groups, *chosen.shape)
-        target = aligned_empty(math.prod(shape), w.dtype).reshape(shape)
         table = np.empty(chosen.size, KERNEL_ELEMENT)
         table["element"], table["place"] = chosen.ravel(), np.arange(chosen.size)
-        table["target"], table["taps"] = target.ctypes.data, chosen.size
+        table["target"], table["taps"] = size * itemsize, chosen.size
         tables.append(table)
-        found.append(target)
+        parts.append((size, shape))
+        size += whole_lines(math.prod(shape) * itemsize) // itemsize
     to = np.concatenate(tables)
-    to = to[np.argsort(to["element"])]  # in the order in which w is read
-    tasks = jit.thread_count() if w.size > 1 << 14 else 1
-    sizes = (groups, filters // groups, channels, elements.size)
-    record = np.array([(w.ctypes.data, *sizes, to.ctypes.data, len(to), tasks)], ROTATION_ARGUMENTS)
-    jit.launch(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), record.ctypes.data, tasks)
-    return found
+    return Rotation(to[np.argsort(to["element"])], tuple(parts), size)
 
 
 @simd.emitter
@@ -87,7 +109,7 @@ def rotate_filters(SIZE: int, LANES: int) -> Callable[..., None]:
                 source = a.w + ((group * a.filters + k0) * a.channels + c0) * a.elements * SIZE
                 first = (group * a.channels + c0) * a.filters + k0
                 if a.elements == 1 and channels == filters == LANES:
-                    target = table[0].target + first * SIZE
+                    target = a.made + table[0].target + first * SIZE
                     load_whole_square(SIZE, LANES, source, a.channels, target, a.filters)
                     continue
                 for c in range(channels):
@@ -95,15 +117,16 @@ def rotate_filters(SIZE: int, LANES: int) -> Callable[..., None]:
                         from_ = source + (k * a.channels + c) * a.elements * SIZE
                         at = first + c * a.filters + k
                         if backwards:
-                            target = table[0].target + at * a.elements * SIZE
+                            target = a.made + table[0].target + at * a.elements * SIZE
                             reverse_run(SIZE, LANES, from_, target, a.elements)
                             continue
                         if whole:
-                            copy_bytes(table[0].target + at * a.elements * SIZE, from_, a.elements * SIZE)
+                            target = a.made + table[0].target + at * a.elements * SIZE
+                            copy_bytes(target, from_, a.elements * SIZE)
                             continue
                         for i in range(a.count):
                             to = table[i]
-                            target = to.target + (at * to.taps + to.place) * SIZE
+                            target = a.made + to.target + (at * to.taps + to.place) * SIZE
                             copy_bytes(target, from_ + to.element * SIZE, SIZE)
 
     return rotate_filters

@@ -80,6 +80,7 @@ def run_slices() -> Callable[..., None]:
 class SlicedPlan(BoundParts):
     def __init__(self, problem: ConvProblem, algorithm: ByForward, cut: Slicing):
         super().__init__(problem, algorithm, slices_workspace_bytes(cut, algorithm.inner))
+        self._where = jit.data_address()
         self.cut, self.tasks = cut, min(plan_threads(), cut.count)
         self._parallel = worth_sharing(problem)
         with on_one_thread():

@@ -63,6 +63,7 @@ class PhasesPlan(BoundParts):
             spread: whether the plans write pixels of dx that lie a stride apart.
         """
         super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        self._where = jit.data_address()
         self._interleaves = not (spread or is_whole(problem))
         self._subproblems = found
         self._together = len(found[0].phases)

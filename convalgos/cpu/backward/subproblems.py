@@ -52,9 +52,13 @@ class Subproblem:
 def filters_of(found: Sequence[Subproblem], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
     """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps."""
     apart = [p for child in found for p in child.phases if p.forward]
-    rotated = dict(zip(apart, rotated_filters(apart, w, groups), strict=True))
+    rotated = iter(rotated_filters(apart, w, groups))
     return [
-        _filters_together(child, rotated) if len(child.phases) > 1 else rotated.get(child.whole)
+        _filters_together(child, {p: next(rotated) for p in child.phases if p.forward})
+        if len(child.phases) > 1
+        else next(rotated)
+        if child.whole.forward
+        else None
         for child in found
     ]
 

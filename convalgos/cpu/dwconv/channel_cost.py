@@ -12,7 +12,7 @@ from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, channel_block
 
 # Cycles of grouped layers: Xeon (Granite Rapids), 25 of 4 to 16 channels a group.
 SHUFFLE = 1.0  # that copies a channel to the lanes of its group, and its load: few units can do it
-BORDER = 4.0  # a channel, of a block that meets padding: it is summed in parts
+BORDER = 4.0  # a channel, of a block that meets padding, but one column at both ends: it is summed in parts
 RANGED = 3.0  # a channel and a tap of a block whose outputs come from a table,
 CHECKED = 1.0  # and an output of one that meets padding: each is checked
 
@@ -45,7 +45,8 @@ def _block_cycles(
         checked_taps = sum(min(n, p.kernel[2]) for n in checked)
         of_row += channels * (RANGED * p.kernel[2] * blocks + CHECKED * c.pixels * checked_taps)
     elif channels > 1:
-        of_row += BORDER * channels * sum(left + right > 0 for _, left, right in c.columns)
+        at_once = {(0, 0), (1, 1)} if c.code[0] else {(0, 0)}
+        of_row += BORDER * channels * sum((left, right) not in at_once for _, left, right in c.columns)
     kernel = slices * rows * of_row
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)
     calls = 50 * blocks * c.bands + 15 * blocks * p.spatial_out[0] * (c.bands + p.kernel[1] - 1)

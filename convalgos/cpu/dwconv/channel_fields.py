@@ -36,8 +36,9 @@ def map_fields(
     # what the kernels read and write, `from` and `to`: x and y themselves, or scratch
     (from_pixel, from_slice, from_vector), (to_pixel, to_slice, to_vector) = c.source, c.target
     from_row, to_row = p.spatial[2] * from_pixel, c.target_row
-    w_row = p.w_shape[1] * p.kernel[2] * c.lanes
-    w_slice, w_vector = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
+    w_row = p.kernel[2] * c.lanes
+    w_slice, w_channel = p.kernel[1] * w_row, p.kernel[0] * p.kernel[1] * w_row
+    w_vector = p.w_shape[1] * w_channel
     bands, runs, lines = band_tables(c, (from_slice, from_row), (to_slice, to_row), (w_slice, w_row))
     columns, of_columns = column_table(c, from_pixel, to_pixel)
     x_shape, _, y_shape = p.array_shapes
@@ -52,7 +53,8 @@ def map_fields(
         "to_vector": to_vector, "to_slice": to_slice,
         "from_next": p.stride[1] * from_row, "to_next": to_row,
         "slice_step": p.dilation[0] * from_slice, "row_step": p.dilation[1] * from_row,
-        "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_slice": w_slice, "w_row": w_row,
+        "w_block": c.vectors * w_vector, "w_vector": w_vector, "w_channel": w_channel, "w_slice": w_slice,
+        "w_row": w_row,
         "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
         "columns": columns, "column_count": len(columns), "fetch": int(c.fetch), "filler": filler(c),
         "filter_block": filter_block(*block_kernel(c), CLIP),

@@ -46,8 +46,9 @@ CHANNEL_KERNEL_FIELDS = arguments(
     "size sum_size near_size tasks images blocks vectors block_groups groups last_group channels filters "
     "x_near y_near shares_lines band_count bands runs column_count columns slices slices_out x_n x_c "
     "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
-    "from_next  to_vector to_slice to_pixel to_next  slice_step row_step rows_ahead w_block w_vector "
-    "w_slice w_row scratch_bytes sums bounds gather place  fetch taps stride dilation filler filter_block "
+    "from_next to_vector to_slice to_pixel to_next slice_step row_step rows_ahead w_block w_vector "
+    "w_channel w_slice w_row scratch_bytes sums bounds gather place fetch taps stride dilation filler "
+    "filter_block "
     "fold folds fold_count map_rows map_row_count map_row"
 )
 CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
@@ -80,7 +81,7 @@ def filter_columns(
     """A block of PIXELS columns, for all runs (see `ROW_RUN`) of output rows of a band.
 
     y[i][j][q] = sum_{t,r,s,g} x[i*from_next + j*from_vector + t*slice_step + r*row_step + q*stride +
-    s*dilation][g] * w[j][t][r][g][s], where i counts the rows of a run and j vectors, both x[g] and w hold
+    s*dilation][g] * w[j][g][t][r][s], where i counts the rows of a run and j vectors, both x[g] and w hold
     `lanes` filters, and a product is left out where its column of x is one of the first `left` or the last
     `right`. Starts from the bias, and ends with the activation of a KIND, whose numbers are `bounds`: with
     relu and within these if it is CLIP. TAPS, STRIDE and DILATION are those of
@@ -97,9 +98,9 @@ def filter_columns(
     of_kind = v.broadcast(numbers), v.broadcast(numbers, 1)
     if KIND == CLIP:
         of_kind = v.fmax(v.lower_bound(a.relu), of_kind[0]), of_kind[1]
-    channels = GroupChannels(v, maps(v, FORM), IN, OUT, TAPS or a.taps)
+    channels = GroupChannels(v, maps(v, FORM), IN, OUT, a.w_channel)
     if in_lines(FORM, IN, OUT, VECTORS):
-        channels = LineChannels(v, FORM, TAPS or a.taps, a.w_vector)
+        channels = LineChannels(v, FORM, a.w_channel, a.w_vector)
         first = [v.shuffle(first[0], first[1], order) for order in line_order(v.lanes)]
     m = channels.maps
 

@@ -30,8 +30,8 @@ class LineChannels(GroupChannels):
         w_vector: from the weights of the even channels to those of the odd ones.
     """
 
-    def __init__(self, v: Vec, form: int, taps: Value, w_vector: Value):
-        super().__init__(v, LineMaps(v, form), 1, 1, taps)
+    def __init__(self, v: Vec, form: int, step: Value, w_vector: Value):
+        super().__init__(v, LineMaps(v, form), 1, 1, step)
         self._w_vector = w_vector
 
     def weight(self, w: Value, tap: int) -> tuple[Any, Any]:

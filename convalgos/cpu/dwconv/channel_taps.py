@@ -38,21 +38,21 @@ class GroupChannels:
     `maps` moves along pixels, and there are `width` elements of w between two taps.
     """
 
-    def __init__(self, v: Vec, m: Vec, number: int, filters: int, taps: Value):
-        """m: what loads from x."""
-        self._v, self.maps, self.number, self._filters, self._taps = v, m, number, filters, taps
+    def __init__(self, v: Vec, m: Vec, number: int, filters: int, step: Value):
+        """m: what loads from x. step: elements of w between two channels."""
+        self._v, self.maps, self.number, self._filters, self._step = v, m, number, filters, step
         self._groups, self.width = v.lanes // max(number, filters), v.lanes
 
     def each(self, x: Value, w: Value, add: Callable[[Value, Value, Load], None]) -> None:
-        """`add(x, w, load)` for every channel: where it begins in x and in a row of w."""
+        """`add(x, w, load)` for every channel: where it begins in x, and its row of w."""
         v = self._v
         if self._groups == 1 and self.number > 1:
             with v.loop(self.number) as channel:
-                near = v.at(w, v.imul(channel, v.imul(self._taps, v.lanes)))
+                near = v.at(w, v.imul(channel, self._step))
                 add(self.maps.at(x, channel), near, self.maps.broadcast)
             return
         for channel in range(self.number):
-            add(x, v.at(w, v.imul(self._taps, channel * v.lanes)), self._loads(channel))
+            add(x, v.at(w, v.imul(self._step, channel)) if channel else w, self._loads(channel))
 
     def weight(self, w: Value, tap: int) -> Any:
         return self._v.load(w, tap * self.width)
@@ -94,9 +94,7 @@ def add_usual_row(
     if padding:
         padding = padding[0], v.isub(reach, padding[1])
     if TAPS:
-        steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
-        # only the first and the last columns may be padding
-        _add_columns(v, channels, pixels, steps, x, x_pixel, w, (TAPS - 1) * DILATION, padding)
+        _add_whole_row(v, channels, pixels, row, x, x_pixel, w, padding)
         return
     first = v.integer(0)
     for chunk in TAP_CHUNKS:
@@ -117,6 +115,28 @@ def add_usual_row(
             else:
                 _add_columns(v, channels, pixels, steps, x_s, x_pixel, w_s)
         first = v.iadd(first, v.imul(count, chunk))
+
+
+def _add_whole_row(
+    v: Vec, channels: GroupChannels, pixels: Sequence[Total], row: tuple[int, int, int], x: Value,
+    x_pixel: Value, w: Value, inside: tuple[Value, Value] | None,
+) -> None:  # fmt: skip
+    """All columns of a row of taps; inside: as of `_add_columns`."""
+    TAPS, STRIDE, DILATION = row
+    steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
+    border = (TAPS - 1) * DILATION  # only so many columns at both ends may be padding
+    last = max(steps)
+    if inside is None or channels.number == 1 or last < 2:
+        _add_columns(v, channels, pixels, steps, x, x_pixel, w, border, inside)
+        return
+    # most rows of small maps begin and end with one column of padding: no more loops than without any
+    left, right = v.isub(inside[0], 1), v.isub(inside[1], last)
+    with v.choose(v.isub(0, v.iadd(v.imul(left, left), v.imul(right, right)))) as (usual, other):
+        with usual:
+            within = {column: met for column, met in steps.items() if 0 < column < last}
+            _add_columns(v, channels, pixels, within, x, x_pixel, w)
+        with other:
+            _add_columns(v, channels, pixels, steps, x, x_pixel, w, border, inside)
 
 
 def _add_columns(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes
@@ -18,7 +21,8 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 
-PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it
+PIXELS = 512  # of a block: its panel of filters stays in L2 beside the rows that read it;
+GROUPED_PIXELS = 128  # of groups of channels_last, whose lines of x then stay in the first cache
 UNITS = 64  # pieces of dw to deal to threads, below which the pixels are cut into parts
 PARTS = 8  # of the pixels, at most,
 PART_BLOCKS = 12  # and blocks of a part, at least
@@ -69,9 +73,28 @@ class WeightsBlocking(PanelBlocks):
         return self.once and self.exchanged and all(-(-n // self.rows) * fewer <= n for n in counts)
 
     @property
+    def by_tap(self) -> bool:
+        """Whether the rows of a block are summed tap by tap: the channels under one lie side by side."""
+        p = self.problem
+        return p.layout == "channels_last" and math.prod(p.kernel) > 1 < p.w_shape[1]
+
+    @property
+    def row_order(self) -> tuple[np.ndarray, np.ndarray]:
+        """(C/groups*T*R*S,) in the order of sums the number of each row in its block, and the block's first
+        row."""
+        rows, blocks = self.problem.gemm_k, self.row_blocks
+        order, first = np.arange(rows), np.zeros(rows, np.int64)
+        for begin, end in pairwise(rows * block // blocks for block in range(blocks + 1)):
+            taps = np.arange(begin, end) % math.prod(self.problem.kernel) if self.by_tap else order[begin:end]
+            order[begin:end], first[begin:end] = np.argsort(taps, kind="stable"), begin
+        return order, first
+
+    @property
     def packed_elements(self) -> int:
-        """Of a panel of a block; a square of the tail may write a vector of pixels more."""
-        return (self.pixels + simd.lanes(self.problem.itemsize)) * self.panel
+        """Of a panel of a block; a square of the tail may write a vector of pixels more. Later it has the
+        rows of dw in their order."""
+        rows = self.most_rows if self.by_tap else 0
+        return max(self.pixels + simd.lanes(self.problem.itemsize), rows) * self.panel
 
     @property
     def panel_sums(self) -> int:
@@ -123,7 +146,7 @@ def weights_blocking(problem: ConvProblem) -> WeightsBlocking:
     threads, l2, size = jit.thread_count(), cache_sizes()[1], p.itemsize
     rows, vectors = panels.tile_for(p.gemm_n, size)
     copied = any(pad != (0, 0) for pad in p.padding)
-    pixels = PIXELS
+    pixels = GROUPED_PIXELS if p.groups > 1 and p.layout == "channels_last" else PIXELS
     if copied and p.layout == "channels_last":  # all channels of a pixel are copied
         pixels = max(32, min(pixels, l2 // 4 // (p.C * size)))
     o, q_rows, q = p.spatial_out

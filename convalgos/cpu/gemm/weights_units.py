@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 
 
 class Unit(NamedTuple):
@@ -44,3 +47,12 @@ def place_in_dw(a: Any, unit: Unit, panel: int) -> Any:
     """The address of the first row of a unit and panel in dw, or in its part of dw."""
     place = unit.group * a.dw_group + panel * a.panel * a.dw_filter + unit.row * a.dw_row
     return a.y + (unit.part * a.dw_elements + place) * a.size
+
+
+@jit.helper
+def order_rows(a: Any, unit: Unit, sums: int, ordered: int) -> None:
+    """The sums of a panel, whose rows lie as `WeightsBlocking.row_order` tells, in the order of dw."""
+    order = carray(pointer(a.row_order), a.rows, np.int64)
+    row_bytes = a.panel * a.size
+    for i in range(unit.rows):
+        copy_bytes(ordered + order[unit.row + i] * row_bytes, sums + i * row_bytes, row_bytes)
