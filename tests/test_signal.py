@@ -350,7 +350,7 @@ def test_signals_spread_what_is_not_finite_as_scipy_does(shapes, where, bad):
 
 
 def test_plans_are_kept_until_they_are_forgotten():
-    x, w = array((5000,), "f8"), array((40,), "f8", 1)
+    x, w = array((40000,), "f8"), array((500,), "f8", 1)
     before = ca.signal.convolve(x, w)
     assert len(ca.signal.problems.plans) > 0 and ca.signal.problems.plans.nbytes > 0
     ca.forget_plans()
