@@ -68,6 +68,7 @@ GRADIENTS = {  # by the algorithm that computes their phases
     "n1 c16 w43 k9 s3 stride5 backward_data": "cpu.direct",  # two phases have no tap
     "n1 c9 h7 w9 k5 r3 s3 p1 stride2 backward_data": "cpu.polyphase",
     "n2 c4 h9 w150 k3 r3 s7 p2 stride2,3 backward_data": "cpu.direct.phases",
+    "n2 c3 w300 k2 s50 p9 stride20 backward_data": "cpu.direct.phases",  # its phases are vectors
 }
 
 

@@ -11,7 +11,10 @@ from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_with
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 
 MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
-CALLS = [((133, 140), (12, 30)), ((40, 7, 20), (11, 0, 10)), ((60, 5, 6, 3), (10, 12, 40, 0)), ((9, 21), 25)]
+CALLS = [
+    ((133, 140), (12, 30)), ((40, 7, 20), (11, 0, 10)), ((60, 5, 6, 3), (10, 12, 40, 0)), ((9, 21), 25),
+    ((7, 290), (44.6, 21.5)), ((30, 22, 7), (15, 14, 33)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

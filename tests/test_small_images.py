@@ -51,7 +51,8 @@ def test_lines_are_those_of_scipy(char):
         for signal in (x, x[3, ::-2]):
             assert same(ca.signal.lfilter(h, a, signal), scipy.signal.lfilter(h, a, signal)), a
     for up, down in ((1, 1), (3, 2), (2, 5), (7, 9)):
-        assert same(ca.signal.upfirdn(h, x[0], up, down), scipy.signal.upfirdn(h, x[0], up, down)), (up, down)
+        for signal in (x[0], x, x[:2, ::-2]):
+            assert same(ca.signal.upfirdn(h, signal, up, down), scipy.signal.upfirdn(h, signal, up, down))
     assert same(ca.signal.sepfir2d(x.T, h[:5], h[4::-2]), scipy.signal.sepfir2d(x.T, h[:5], h[4::-2]))
     y = ca.signal.resample_poly(x, 4, 4)
     assert same(y, x) and not np.shares_memory(x, y)

@@ -2,7 +2,8 @@
 
 Outputs whose places leave the same remainder by the stride are a phase, a convolution of dy without a stride
 (`core.backward.polyphase`). Here a tile holds some vectors of every phase along a row; its sums are
-interleaved in registers and stored next to each other. No phase goes through memory, and the filter is read
+interleaved in registers and stored next to each other. Where there are too many phases for that, vectors hold
+neighbouring phases, at one place of dy after the other. No phase goes through memory, and the filter is read
 as it lies, so nothing is prepared. Wins on transposed convolutions of few channels, above all on long rows:
 signals upsampled by filters, image decoders.
 
@@ -26,6 +27,7 @@ from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.backward.phase_rows import TILE_ELEMENTS, fewest_cycles, sum_phase_rows
 from convalgos.cpu.backward.phase_tiles import (
     FEW_SHUFFLES,
     TILE_STEPS,
@@ -58,7 +60,9 @@ class Cut(NamedTuple):
     """How rows of dx are cut into tiles."""
 
     channels: int  # of a tile
-    vectors: int  # of it, of each phase
+    vectors: int  # of it, of each phase; or of phases
+    span: int  # elements of dy that it lies at
+    places: int  # of these, that are summed at a time; 0: all, and phases are interleaved
     tiles: int  # of a row
     displacements: int  # at which phases meet dy
     front: int  # elements that the first one begins before the kernel
@@ -72,33 +76,44 @@ def _cut(p: ConvProblem) -> Cut:
     first = (stride - 1 + low) // stride
     front = first * stride - low
     displacements = -(-(taps + front) // stride)
-    vectors_of_row = -(-p.spatial[2] // (stride * simd.lanes(p.itemsize)))
+    lanes, row = simd.lanes(p.itemsize), -(-p.spatial[2] // stride)  # places of dy
+    if stride > most_ways():
+        _, (places, vectors) = fewest_cycles(row, p.spatial_out[2], stride, lanes, displacements, _lines(p))
+        span = min(row, max(places, TILE_ELEMENTS // stride))
+        return Cut(1, vectors, span, places, -(-row // span), displacements, front, first)
     cuts = [
-        Cut(channels, vectors, -(-vectors_of_row // vectors), displacements, front, first)
+        Cut(channels, vectors, vectors * lanes, 0, -(-row // (vectors * lanes)), displacements, front, first)
         for channels, vectors in phase_tile_sizes(stride)
         if p.w_shape[1] % channels == 0
     ]
     return min(cuts, key=lambda cut: _cycles(p, cut))
 
 
+def _lines(p: ConvProblem) -> float:
+    """Rows of taps that meet a row of dx."""
+    return p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
+
+
 def _cycles(p: ConvProblem, cut: Cut) -> float:
     """Of all threads, in the pace of vectors."""
     ways, taps = p.stride[2], p.kernel[2]
+    if cut.places:
+        places, lanes = -(-p.spatial[2] // ways), simd.lanes(p.itemsize)
+        row, _ = fewest_cycles(places, p.spatial_out[2], ways, lanes, cut.displacements, _lines(p))
+        return p.N * p.C * math.prod(p.spatial[:2]) * (cut.tiles * TILE_CYCLES + row)
     sums = ways * cut.channels * cut.vectors  # vectors
     products = taps * cut.channels * cut.vectors
     loads = 1.5 * cut.displacements * cut.vectors + taps * cut.channels
     line = ROW_CYCLES + max(products, loads) / 2 * max(1.0, LATENCY / sums)
-    lines = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
-    tile = TILE_CYCLES + lines * line + sums * (STORE_CYCLES + min(shuffles(ways), FEW_SHUFFLES) / 2)
+    tile = TILE_CYCLES + _lines(p) * line + sums * (STORE_CYCLES + min(shuffles(ways), FEW_SHUFFLES) / 2)
     return p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles * tile
 
 
 def _exposed_cycles(p: ConvProblem, cut: Cut) -> float:
     """Of all threads, in the pace of the clock: masks and the beginnings of tiles."""
-    lines = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
-    masked = lines * cut.displacements * cut.vectors * min(1.0, 2 / cut.tiles)
+    masked = 0.0 if cut.places else cut.displacements * cut.vectors * min(1.0, 2 / cut.tiles)
     tiles = p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles
-    return tiles * (masked * MASKED_CYCLES + BEGUN_CYCLES)
+    return tiles * (_lines(p) * masked * MASKED_CYCLES + BEGUN_CYCLES)
 
 
 ROW_TAPS = fields("tap row count")  # the first tap that meets a row of dx, that row of dy, and how many do
@@ -192,20 +207,23 @@ class DirectPhasesPlan(KernelPlan):
         steps[0] = (
             -steps_d[0] * out_plane, -steps_h[0] * out_row, out, steps_d[1] * plane, steps_h[1] * row,
             channels * volume, volume, pixels, p.dilation[2], p.gemm_n, cut.displacements, cut.front, row,
-            out_row,
+            out_row, p.stride[2],
         )  # fmt: skip
-        span = cut.vectors * lanes
+        if cut.places:
+            kernel = sum_phase_rows(size, lanes, cut.places, cut.vectors)
+        else:
+            kernel = sum_phases(size, lanes, p.stride[2], cut.channels, cut.vectors)
         values: dict[str, int | np.ndarray] = {
             "size": size, "images": p.N, "groups": p.groups, "channels": channels, "filters": p.gemm_n,
             "depth": p.spatial[0], "height": p.spatial[1], "width": p.spatial[2], "ways": p.stride[2],
-            "span": span, "tiles": cut.tiles, "tile_channels": cut.channels,
+            "span": cut.span, "tiles": cut.tiles, "tile_channels": cut.channels,
             "blocks": channels // cut.channels, "of_d": _row_taps(p, 0), "of_h": _row_taps(p, 1),
             "first": cut.first, "inner_first": (cut.displacements - 1) * p.dilation[2],
-            "inner_end": out_row - span + 1,
+            "inner_end": out_row - (cut.places or cut.span) + 1,
             "x_n": p.K * out, "x_c": out, "x_d": out_plane, "x_h": out_row, "y_n": p.C * pixels,
             "y_c": pixels, "w_k": channels * volume, "w_c": volume, "w_d": plane, "w_h": row,
             "steps": steps, "tasks": tasks,
-            "sum_phases": sum_phases(size, lanes, p.stride[2], cut.channels, cut.vectors),
+            "sum_phases": kernel,
         }  # fmt: skip
         super().__init__(problem, algorithm, PHASES_ARGUMENTS, values, [(sum_phase_tiles(), tasks)], 0)
 
@@ -230,8 +248,6 @@ class DirectPhases(Algorithm):
             return reason
         if problem.layout != "channels_first":
             return "takes vectors along rows of channels_first maps"
-        if problem.stride[-1] > most_ways():
-            return f"takes strides of up to {most_ways()} along rows, not {problem.stride[-1]}"
         if problem.stride[-1] > 1 < problem.dilation[-1]:
             return "takes no stride and dilation along rows at once"
         return None
@@ -248,7 +264,11 @@ class DirectPhases(Algorithm):
         held = p.x_bytes + p.y_bytes
         stored = p.x_bytes * (2 if held > machine.l3_bytes else 1)  # beyond, a store reads its line first
         moved = machine.stream(stored + p.y_bytes, held)
-        return CALL + machine.launch + max(seconds, moved)
+        seconds = max(seconds, moved)
+        if cut.places:  # every tile reads the taps of its channel
+            read = p.N * p.C * math.prod(p.spatial[:2]) * cut.tiles * _lines(p) * p.kernel[2] * p.itemsize
+            seconds += machine.stream(read, p.w_bytes)
+        return CALL + machine.launch + seconds
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:

@@ -8,7 +8,7 @@ import numpy as np
 
 NUMBERS, FLOATING = "bhilqBHILQfdFD", "fdFD"
 OF_PYTHON = {int: "l", float: "d"}  # types of Python's numbers, as SciPy has them
-FEW = 1 << 15  # products of real with complex numbers; Sapphire Rapids
+FEW = 1 << 17  # products of real with complex numbers; Sapphire Rapids
 
 
 def in_common(w: np.ndarray, x: np.ndarray, types: str) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:

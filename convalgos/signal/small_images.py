@@ -25,7 +25,7 @@ BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without,
 STUFFED_COMPLEX = 8  # and of complex numbers; Sapphire Rapids
-FEW_STUFFED = 1 << 13  # products with zeros or not, up to which it does not matter
+FEW_STUFFED = 1 << 16  # products with zeros or not, up to which it does not matter; Sapphire Rapids
 KEPT = 512  # pairs of shapes
 # Products that SciPy sums before ours has begun; Zen 4
 FEW_ALONG = 1 << 19  # along rows and columns
@@ -156,21 +156,19 @@ def small_resampled(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(h: Any, x: Any, up: Any = 1, down: Any = 1, *options: Any, **other: Any) -> Any:
-        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and not options and not other:
-            dtype = x.dtype
-            lines = h.ndim == x.ndim == 1
-            if lines and h.dtype is not dtype and (mixed := in_common(h, x, h.dtype.char + dtype.char)):
-                h, x, dtype = mixed
-            if lines and h.dtype is dtype:
-                key = x.size, h.size, id(dtype), up, down
+        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and "out" not in other:
+            if h.ndim == 1 and 0 < x.ndim < 3 and not options and not other:
+                key = x.shape, h.size, id(x.dtype), id(h.dtype), up, down
                 known = _known.get(key, NEW)
                 if known is NEW:
-                    known = _kept(key, dtype, _resampled, *key[:2], up, down)
+                    known = _kept_resampled(key, h, x, up, down)
                 if known is not None:
-                    y = known.call(known.address, x, h, np.empty(known.shape[1], dtype))
+                    w, wide = h, x.dtype
+                    if h.dtype is not wide and (mixed := in_common(h, x, h.dtype.char + wide.char)):
+                        w, x, wide = mixed
+                    y = known.call(known.address, x, w, np.empty(known.shape[2 - x.ndim :], wide))
                     if y is not None:
-                        return y if down == 1 else y[::down].copy()
-        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and "out" not in other:
+                        return y if down == 1 else y[..., ::down].copy()
             axis = options[0] if options else other.get("axis", -1)
             if type(axis) is int and -x.ndim <= axis < x.ndim and up > 0:
                 n = max(1, x.shape[axis])
@@ -228,6 +226,17 @@ def _kept(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *given: 
         _known.clear()
     _known[key] = made = make(dtype, *given)
     return made
+
+
+def _kept_resampled(key: Any, h: np.ndarray, x: np.ndarray, up: int, down: int) -> Small | None:
+    """`_kept` of `upfirdn`, whose two arrays are brought into one type."""
+    wide = x.dtype
+    if h.dtype is not wide:
+        mixed = in_common(h, x, h.dtype.char + wide.char)
+        if mixed is None:
+            return None
+        wide = mixed[2]
+    return _kept(key, wide, _resampled, x.shape, h.size, up, down)
 
 
 def _small(
@@ -300,15 +309,16 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int) -> Small | N
     return _small(dtype, (1, taps), [np.arange(rows), _sources("constant", n, 1 - taps, n)], True)
 
 
-def _resampled(dtype: np.dtype, n: int, taps: int, up: int, down: int) -> Small | None:
+def _resampled(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, up: int, down: int) -> Small | None:
     most = STUFFED_COMPLEX if dtype.kind == "c" else STUFFED
-    if not n or not taps or up < 1 or down < 1 or dtype.char not in FLOATING:
+    rows, n = x_shape if len(x_shape) == 2 else (1, *x_shape)
+    if not rows * n or not taps or up < 1 or down < 1 or dtype.char not in FLOATING:
         return None
-    if up * down > most and (n * up + taps) * taps > FEW_STUFFED:
+    if up * down > most and rows * (n * up + taps) * taps > FEW_STUFFED:
         return None
     at = np.arange(1 - taps, (n - 1) * up + taps)
     inside = (at >= 0) & (at <= (n - 1) * up) & (at % up == 0)
-    return _small(dtype, (1, taps), [np.arange(1), np.where(inside, at // up, -1)], True)
+    return _small(dtype, (1, taps), [np.arange(rows), np.where(inside, at // up, -1)], True)
 
 
 def _reads(

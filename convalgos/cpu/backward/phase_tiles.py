@@ -25,8 +25,8 @@ FEW_SHUFFLES = 6  # of a vector, with which phases are interleaved; from so many
 # dimensions and along filters; of w and dx (y) along channels; near: of dy from a displacement to the one
 # before it, more than 1 for one phase only. filters: of a group; displacements: of a row;
 # front: of them the first one begins so many elements before the kernel; taps: of a row of the kernel;
-# limit: elements of a row of dy.
-TILE_STEPS = fields("x_d x_h x_k w_d w_h w_k w_c y_c near filters displacements front taps limit")
+# limit: elements of a row of dy; ways: the stride.
+TILE_STEPS = fields("x_d x_h x_k w_d w_h w_k w_c y_c near filters displacements front taps limit ways")
 
 
 def phase_tile_sizes(ways: int) -> Iterator[tuple[int, int]]:

@@ -153,17 +153,19 @@ class _Chain:
         one, *others = axes
         size, outer = shape[one.axis], math.prod(shape[: one.axis])
         inner = math.prod(shape[one.axis + 1 :])
-        if inner * self._dtype.itemsize < NARROW:
+        if inner * self._dtype.itemsize < NARROW and outer > 1:
             self._passes.append(_Turn(outer, size * inner, self._dtype))
-            self._add((size, inner * outer), (one._replace(axis=0),))
+            later = tuple(each._replace(axis=each.axis - one.axis) for each in axes)
+            self._add((*shape[one.axis :], outer), later)
             self._passes.append(_Turn(size * inner, outer, self._dtype))
             return
         down, middle, up = _steps(one, size)
         self._sum(outer, size, inner, down)
         if others:
             self._add((*shape[: one.axis], down.rows, *shape[one.axis + 1 :]), tuple(others))
-        self._sum(outer, down.rows, inner, middle)
-        self._sum(outer, middle.rows, inner, up)
+        if middle:
+            self._sum(outer, down.rows, inner, middle)
+        self._sum(outer, (middle or down).rows, inner, up)
 
     def _sum(self, outer: int, rows: int, inner: int, by: RowSums) -> None:
         self._passes.append(RowPass(outer, rows, inner, self._dtype, by, self._fill, self._threads))
@@ -194,8 +196,8 @@ class _Turn:
             self._reorder.bind(one, other).run()
 
 
-def _steps(one: CoarseAxis, size: int) -> tuple[RowSums, RowSums, RowSums]:
-    """To the grid, along it, and back, of an axis of some elements.
+def _steps(one: CoarseAxis, size: int) -> tuple[RowSums, RowSums | None, RowSums]:
+    """To the grid, along it, and back, of an axis of some elements; None where the first does both.
 
     The grid has a place at the first element. Outputs are between its places -1 and the second one behind the
     last element; the short filter reaches farther.
@@ -212,4 +214,19 @@ def _steps(one: CoarseAxis, size: int) -> tuple[RowSums, RowSums, RowSums]:
     phases = np.arange(step)[:, None] / step
     fine = _cubic(np.arange(-1, 3) - phases)  # (step, 4)
     up = RowSums(np.arange(size) // step, np.arange(places), fine)
+    if places * size <= count * len(by.spline):
+        return _at_once(down, middle, size), None, up
     return down, middle, up
+
+
+def _at_once(down: RowSums, middle: RowSums, size: int) -> RowSums:
+    """Two of the steps of a short axis as one: every place of the grid is a sum of all elements."""
+    taps = down.weights.shape[1]
+    sums = np.zeros((down.rows, size + 1))  # by element, and of the fill value
+    sources = down.sources[down.firsts[:, None] + np.arange(taps)]  # (rows, taps), -1 where it is that
+    np.add.at(sums, (np.arange(down.rows)[:, None], sources), down.weights)
+    around = middle.firsts[:, None] + np.arange(middle.weights.shape[1])
+    weights = np.einsum("t,ptn->pn", middle.weights[0], sums[around])  # (places, size + 1)
+    elements = size + bool(weights[:, -1].any())
+    sources = np.append(np.arange(size), -1)[:elements]
+    return RowSums(np.zeros(middle.rows, np.int64), sources, weights[:, :elements])

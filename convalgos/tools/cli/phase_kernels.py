@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from convalgos.cpu.backward import interleave, phase_tiles
+from convalgos.cpu.backward import interleave, phase_rows, phase_tiles
 from convalgos.cpu.vectors import simd
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
@@ -19,3 +19,5 @@ def phase_kernels(size: int) -> Iterator[Compiled]:
         for ways in range(1, phase_tiles.most_ways() + 1):
             for tile in phase_tiles.phase_tile_sizes(ways):
                 yield phase_tiles.sum_phases, (size, lanes, ways, *tile)
+        for rows in phase_rows.phase_row_sizes():
+            yield phase_rows.sum_phase_rows, (size, lanes, *rows)
