@@ -26,7 +26,15 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
+from convalgos.cpu.gemm import (
+    blocked_plan,
+    dealt_panels,
+    gemv,
+    packed_blocking,
+    packed_plan,
+    panel_packing,
+    panels,
+)  # fmt: skip
 from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
 from convalgos.cpu.gemm.blocking import (
@@ -139,6 +147,7 @@ def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.Pane
 
 
 class DirectPlan(KernelPlan):
+    takes_views = True
     finishes = True
 
     def __init__(self, problem: ConvProblem, algorithm: Direct):
@@ -170,12 +179,12 @@ class DirectPlan(KernelPlan):
         return FilterForm.of(self.problem, "panels", self._cut.panels, in_pixels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels`; taps in the order of the offset table."""
+        """`packed_panels`; taps in the order of the offset table."""
         cut, p = self._cut, self._cut.problem
-        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
         if p.layout == "channels_last":
-            w = w.swapaxes(2, 3)
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)
+            w = np.moveaxis(w, 2, -1)
+        return panel_packing.packed_panels(w, cut.panels)
 
 
 # --- forms -----------------------------------------------------------------------------------

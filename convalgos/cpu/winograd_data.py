@@ -48,6 +48,8 @@ class WinogradDataPlan(OverlapPlan):
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """U of w with its channels in the place of its filters."""
         p = self.problem
+        if p.groups == 1:
+            return self.transformed(w.reshape(p.w_shape).swapaxes(0, 1))
         as_it_is = tuple((taps - 1, -1) for taps in p.kernel)  # a phase's filter turns it round once more
         (swapped,) = rotated_filters([Phase(p.spatial, p.spatial, None, as_it_is)], w, p.groups)
         return self.transformed(swapped)

@@ -87,7 +87,8 @@ class PhasesPlan(BoundParts):
         return FilterForm.of(self.problem, *forms)
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
-        rotated = filters_of(self._subproblems, w, self.problem.groups)
+        as_views = all(plan.takes_views for plan in self._plans if plan)
+        rotated = filters_of(self._subproblems, w, self.problem.groups, as_views)
         return [
             plan.prepare_filter(part) if plan and part is not None else None
             for part, plan in zip(rotated, self._plans, strict=True)

@@ -49,8 +49,16 @@ class Subproblem:
         return [i * step for i in range(len(self.phases))]
 
 
-def filters_of(found: Sequence[Subproblem], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
-    """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps."""
+def filters_of(
+    found: Sequence[Subproblem], w: np.ndarray, groups: int, as_views: bool = False
+) -> list[np.ndarray | None]:
+    """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps.
+
+    Args:
+        as_views: views of w will do, where there are such.
+    """
+    if as_views and groups == 1 and w.itemsize >= 4 and len(found[0].phases) == 1:
+        return [child.whole.filter(w, 1) if child.whole.forward else None for child in found]
     apart = [p for child in found for p in child.phases if p.forward]
     rotated = iter(rotated_filters(apart, w, groups))
     return [
