@@ -336,8 +336,7 @@ class Plan(PlanArrays, Tabular, ABC):
     def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
-        if self._flips and not self._flips_result:
-            w = flipped(w)
+        w = flipped(w) if self._flips and not self._flips_result else w
         return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
 
 

@@ -26,15 +26,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import (
-    blocked_plan,
-    dealt_panels,
-    gemv,
-    packed_blocking,
-    packed_plan,
-    panel_packing,
-    panels,
-)  # fmt: skip
+from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
 from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
 from convalgos.cpu.gemm.blocking import (
@@ -48,6 +40,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.direct_blocking import FEW, copied_seconds, direct_blocking
+from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
@@ -147,8 +140,7 @@ def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.Pane
 
 
 class DirectPlan(KernelPlan):
-    takes_views = True
-    finishes = True
+    finishes = takes_views = True
 
     def __init__(self, problem: ConvProblem, algorithm: Direct):
         cut = direct_blocking(problem)
@@ -182,9 +174,7 @@ class DirectPlan(KernelPlan):
         """`packed_panels`; taps in the order of the offset table."""
         cut, p = self._cut, self._cut.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
-        if p.layout == "channels_last":
-            w = np.moveaxis(w, 2, -1)
-        return panel_packing.packed_panels(w, cut.panels)
+        return packed_panels(np.moveaxis(w, 2, -1) if p.layout == "channels_last" else w, cut.panels)
 
 
 # --- forms -----------------------------------------------------------------------------------

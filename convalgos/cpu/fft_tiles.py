@@ -251,8 +251,6 @@ def sum_complex_panel(SIZE: int, LANES: int, ROWS: int) -> Callable[..., None]:
 
 
 class FftTilesPlan(BoxPlan):
-    takes_views = True
-
     def __init__(self, problem: ConvProblem, algorithm: FftTiles, cut: SpectralBoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.t, cut.dims)
         product = sum_complex_panel(problem.itemsize, cut.lanes, cut.product_rows)

@@ -93,7 +93,6 @@ def product_values(cut: BoxSchedule) -> dict[str, Any]:
 
 
 class WinogradPlan(BoxPlan):
-    takes_views = True
     cut: BoxSchedule
 
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: BoxSchedule):

@@ -98,7 +98,7 @@ class SlicedPlan(BoundParts):
     def prepare_filter(self, w: np.ndarray) -> list[SlicedFilters]:
         p = self.problem
         found = []
-        as_views = all(plan.takes_views for plan in self.plans if plan)
+        as_views = [plan is not None and plan.takes_views for plan in self.plans]
         for rotated, plan in zip(
             filters_of(self.subproblems, w, p.groups, as_views), self.plans, strict=True
         ):

@@ -87,7 +87,7 @@ class PhasesPlan(BoundParts):
         return FilterForm.of(self.problem, *forms)
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
-        as_views = all(plan.takes_views for plan in self._plans if plan)
+        as_views = [plan is not None and plan.takes_views for plan in self._plans]
         rotated = filters_of(self._subproblems, w, self.problem.groups, as_views)
         return [
             plan.prepare_filter(part) if plan and part is not None else None

@@ -50,25 +50,28 @@ class Subproblem:
 
 
 def filters_of(
-    found: Sequence[Subproblem], w: np.ndarray, groups: int, as_views: bool = False
+    found: Sequence[Subproblem], w: np.ndarray, groups: int, as_views: Sequence[bool] | None = None
 ) -> list[np.ndarray | None]:
     """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps.
 
     Args:
-        as_views: views of w will do, where there are such.
+        as_views: for which of them a view of w will do, where there is one.
     """
-    if as_views and groups == 1 and w.itemsize >= 4 and len(found[0].phases) == 1:
-        return [child.whole.filter(w, 1) if child.whole.forward else None for child in found]
-    apart = [p for child in found for p in child.phases if p.forward]
-    rotated = iter(rotated_filters(apart, w, groups))
-    return [
-        _filters_together(child, {p: next(rotated) for p in child.phases if p.forward})
-        if len(child.phases) > 1
-        else next(rotated)
-        if child.whole.forward
-        else None
-        for child in found
-    ]
+    if groups > 1 or w.itemsize < 4 or len(found[0].phases) > 1:
+        as_views = None
+    views = as_views or (False,) * len(found)
+    copied = [child for child, view in zip(found, views, strict=True) if not view]
+    rotated = iter(rotated_filters([p for child in copied for p in child.phases if p.forward], w, groups))
+    filters: list[np.ndarray | None] = []
+    for child, view in zip(found, views, strict=True):
+        if len(child.phases) > 1:
+            apart = {p: next(rotated) for p in child.phases if p.forward}
+            filters.append(_filters_together(child, apart))
+        elif not child.whole.forward:
+            filters.append(None)
+        else:
+            filters.append(child.whole.filter(w, 1) if view else next(rotated))
+    return filters
 
 
 def _filters_together(child: Subproblem, apart: dict[Phase, np.ndarray]) -> np.ndarray:

@@ -196,8 +196,7 @@ def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
 
 
 class GemvPlan(KernelPlan):
-    takes_views = True
-    finishes = True
+    finishes = takes_views = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
         self._cut = cut = gemv_blocking(problem)

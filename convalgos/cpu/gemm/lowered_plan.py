@@ -98,8 +98,7 @@ class LoweredPlan(KernelPlan):
         piece: pixels whose sums are made at a time.
     """
 
-    takes_views = True
-    finishes = True
+    finishes = takes_views = True
 
     def __init__(
         self, problem: ConvProblem, algorithm: Algorithm, cut: Lowering, order: np.ndarray, chunk: int,

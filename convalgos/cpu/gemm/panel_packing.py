@@ -1,7 +1,7 @@
 """Filters packed into panels, from wherever their elements lie: a rotated filter is packed in one pass.
 
-A filter is a view (groups, filters, *taps) of any strides. Its taps are read in runs of neighbours in memory, a
-square of filters by taps at a time, and each tap is written to its place in the panel.
+A filter is a view (groups, filters, *taps) of any strides. Its taps are read in runs of neighbours in memory,
+a square of filters by taps at a time, and each tap is written to its place in the panel.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
 
 PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
-# Strides count elements. runs (runs, 1 + columns): the first element of a run, and of each element from there on
-# the tap that it is, or -1.
+# Strides count elements. runs (runs, 1 + columns): the first element of a run, and of each element from there
+# on the tap that it is, or -1.
 PANEL_PACK_FIELDS = fields(
     "w packed spare groups filters group_stride filter_stride runs count columns taps vectors panels tasks"
 )
@@ -53,19 +53,14 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
                 filters = min(LANES, a.filters - k)
                 for run in range(a.count):
                     at = run * (1 + a.columns)
+                    from_ = source + runs[at] * SIZE
                     if a.columns == 1:
-                        copy_tap(
-                            SIZE,
-                            LANES,
-                            source + runs[at] * SIZE,
-                            filters,
-                            target + runs[at + 1] * width * SIZE,
-                        )
+                        copy_tap(SIZE, LANES, from_, filters, target + runs[at + 1] * width * SIZE)
                         continue
+                    places = a.runs + (at + 1) * 8
                     transpose.load_square_to(
-                        SIZE, LANES, source + runs[at] * SIZE, a.filter_stride, filters,
-                        a.runs + (at + 1) * 8, target, width, spare,
-                    )  # fmt: skip
+                        SIZE, LANES, from_, a.filter_stride, filters, places, target, width, spare
+                    )
 
     return pack_panels
 

@@ -84,8 +84,6 @@ def _bilinear_schedule(kind: Any, problem: ConvProblem, m: int, r: int, threads:
 
 
 class BilinearPlan(BoxPlan):
-    takes_views = True
-
     def __init__(self, problem: ConvProblem, algorithm: BilinearTiles, cut: BilinearSchedule):
         kernel = (problem.itemsize, cut.lanes, cut.kind, algorithm.m, algorithm.r, cut.dims)
         product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)

@@ -13,6 +13,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -28,6 +29,7 @@ FILTER_ARGUMENTS = np.dtype(
     ]
 )
 """The arguments of the boxes, and where the filter goes."""
+OF_BOXES = BOX_ARGUMENTS.itemsize // 8  # numbers of them
 
 
 @jit.specialise
@@ -90,7 +92,7 @@ def transform_filter(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_ti
 
     Args:
         w: of any strides; taps that are neighbours, also in the reverse order, are read where they lie.
-        record: the arguments of the plan's boxes.
+        record: begins with the arguments of the plan's boxes.
         filter_tiles: the address of a kernel (source, row_step, column_step, tile_step, count, target,
             target_step, point_step, rows, columns) that transforms `rows` by `columns` taps of `count`
             channels, for a vector of filters; in one dimension only column_step and `columns` count.
@@ -112,17 +114,14 @@ def transform_filter(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_ti
     some_channels = max(1, TRANSPOSED_TAPS // volume)
     task_bytes = (some_channels * volume + cut.lanes) * cut.lanes * cut.size
     scratch = aligned_empty(cut.threads * task_bytes, np.uint8)
-    own = np.zeros(1, FILTER_ARGUMENTS)
-    for name in BOX_ARGUMENTS.names or ():
-        own[name] = record[name]
-    first = w.ctypes.data - (0 if order > 0 else (volume - 1) * w.itemsize)
-    own["filter_stride"], own["channel_stride"] = (stride // w.itemsize for stride in w.strides[:2])
-    own["order"] = order
-    own["w"], own["u"], own["scratch"] = first, u.ctypes.data, scratch.ctypes.data
-    own["some_channels"], own["task_bytes"] = some_channels, task_bytes
-    own["filter_tiles"] = filter_tiles
-    own["gather"] = channel_vectors.gather(w.itemsize, cut.lanes)
-    jit.launch(transform_filters(), own.ctypes.data, cut.threads)
+    own, address = np.empty(1, FILTER_ARGUMENTS), jit.data_address()
+    own.view(np.int64)[:OF_BOXES] = record.view(np.int64)[:OF_BOXES]
+    a = by_name(own)
+    a.w = address(w) - (0 if order > 0 else (volume - 1) * w.itemsize)
+    a.filter_stride, a.channel_stride = (stride // w.itemsize for stride in w.strides[:2])
+    a.order, a.filter_tiles, a.gather = order, filter_tiles, channel_vectors.gather(w.itemsize, cut.lanes)
+    a.u, a.scratch, a.some_channels, a.task_bytes = address(u), address(scratch), some_channels, task_bytes
+    jit.launch(transform_filters(), address(own), cut.threads)
     return u
 
 
