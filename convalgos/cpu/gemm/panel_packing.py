@@ -20,17 +20,31 @@ from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
 
 PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
+FEW = 1 / 5  # runs to a tap from which on taps are copied one by one; Xeon (Sapphire Rapids)
 # Strides count elements. runs (runs, 1 + columns): the first element of a run, and of each element from there
-# on the tap that it is, or -1.
+# on the tap that it is, or -1. across: filter by filter of a panel, then the next run.
 PANEL_PACK_FIELDS = fields(
-    "w packed spare groups filters group_stride filter_stride runs count columns taps vectors panels tasks"
+    "w packed spare groups filters group_stride filter_stride runs count columns across taps vectors panels "
+    "tasks"
 )
 
 
 @simd.emitter
-def copy_tap(v: simd.Vec, source: simd.Value, filters: simd.Value, target: simd.Value) -> None:
-    """target[i] = source[i] for i < filters <= lanes; lanes beyond become 0."""
-    v.store(v.load_masked(v.pointer(source), 0, v.mask(filters)), v.pointer(target))
+def copy_tap(
+    v: simd.Vec, source: simd.Value, stride: simd.Value, filters: simd.Value, target: simd.Value
+) -> None:
+    """target[i] = source[i * stride] for i < filters <= lanes; lanes beyond become 0."""
+    from_, to, inside = v.pointer(source), v.pointer(target), v.mask(filters)
+    with v.choose(v.isub(1, stride)) as (adjacent, apart):
+        with adjacent:
+            v.store(v.load_masked(from_, 0, inside), to)
+        with apart:
+            last = v.isub(filters, 1)
+            found = v.zero()
+            for i in range(v.lanes):
+                row = v.at(from_, v.imul(v.imin(i, last), stride))
+                found = v.b.insert_element(found, v.b.load(row, typ=v.element), v.integer(i))
+            v.store(v.b.select(inside, found, v.zero()), to)
 
 
 @jit.specialise
@@ -47,20 +61,22 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
             first = a.vectors * panel // a.panels * LANES
             width = a.vectors * (panel + 1) // a.panels * LANES - first
             to = a.packed + (group * a.vectors * LANES + first) * a.taps * SIZE
-            for k in range(first, min(first + width, a.filters), LANES):
-                source = a.w + (group * a.group_stride + k * a.filter_stride) * SIZE
-                target = to + (k - first) * SIZE
+            blocks = (min(width, a.filters - first) + LANES - 1) // LANES
+            for i in range(blocks * a.count):  # in the order in which w lies, which is read in long runs
+                block = i % blocks if a.across else i // a.count
+                run = i // blocks if a.across else i % a.count
+                k, at = first + block * LANES, run * (1 + a.columns)
                 filters = min(LANES, a.filters - k)
-                for run in range(a.count):
-                    at = run * (1 + a.columns)
-                    from_ = source + runs[at] * SIZE
-                    if a.columns == 1:
-                        copy_tap(SIZE, LANES, from_, filters, target + runs[at + 1] * width * SIZE)
-                        continue
-                    places = a.runs + (at + 1) * 8
-                    transpose.load_square_to(
-                        SIZE, LANES, from_, a.filter_stride, filters, places, target, width, spare
-                    )
+                source = a.w + (group * a.group_stride + k * a.filter_stride + runs[at]) * SIZE
+                target = to + block * LANES * SIZE
+                if a.columns == 1:
+                    target += runs[at + 1] * width * SIZE
+                    copy_tap(SIZE, LANES, source, a.filter_stride, filters, target)
+                    continue
+                places = a.runs + (at + 1) * 8
+                transpose.load_square_to(
+                    SIZE, LANES, source, a.filter_stride, filters, places, target, width, spare
+                )
 
     return pack_panels
 
@@ -85,13 +101,12 @@ def packed_panels(w: np.ndarray, panels: int, order: np.ndarray | None = None) -
         first = vectors * (panels - 1) // panels * lanes  # filter of the last panel
         last = packed[:elements].reshape(groups, -1)[:, first * taps :]
         last.reshape(groups, taps, -1)[:, :, filters - first :] = 0
-    group_stride, filter_stride, *strides = (stride // w.itemsize for stride in w.strides)
-    known = _runs(
-        tuple(shape), tuple(strides), lanes, filter_stride == 1, None if order is None else order.tobytes()
-    )
+    strides = w.strides
+    known = _runs(w.shape[2:], strides[1:], w.itemsize, lanes, None if order is None else order.tobytes())
     address = jit.data_address()
     end = address(packed) + (elements + spare) * w.itemsize
-    lie = group_stride, filter_stride, address(known.table), len(known.table), known.columns
+    apart = strides[0] // w.itemsize, strides[1] // w.itemsize
+    lie = *apart, address(known.table), len(known.table), known.columns, known.across
     record = np.array(
         [(address(w), address(packed), end, groups, filters, *lie, taps, vectors, panels, tasks)],
         PANEL_PACK_FIELDS,
@@ -105,23 +120,27 @@ class Runs(NamedTuple):
 
     table: np.ndarray  # (runs, 1 + columns), see `PANEL_PACK_FIELDS`
     columns: int
+    across: bool  # whether filters lie closer to each other than some taps
 
 
 @lru_cache(64)
-def _runs(shape: Shape, strides: Shape, lanes: int, filters_adjacent: bool, order: bytes | None) -> Runs:
-    """Those of taps of a shape that lie so many elements apart; each alone, where filters are neighbours.
+def _runs(shape: Shape, strides: Shape, itemsize: int, lanes: int, order: bytes | None) -> Runs:
+    """Those of taps of a shape; each alone, where filters are neighbours, or hardly any taps are.
 
     Args:
+        strides: bytes from a filter to the next, and from a tap to the next along each dimension.
         order: of `packed_panels`, int64.
     """
     places = np.zeros(shape, np.int64)
-    for axis, stride in enumerate(strides):
-        places += np.arange(shape[axis]).reshape(-1, *(1,) * (len(shape) - axis - 1)) * stride
+    for axis, stride in enumerate(strides[1:]):
+        places += np.arange(shape[axis]).reshape(-1, *(1,) * (len(shape) - axis - 1)) * (stride // itemsize)
     places = places.ravel() if order is None else places.ravel()[np.frombuffer(order, np.int64)]
-    if filters_adjacent:
-        return Runs(np.stack((places, np.arange(places.size)), -1), 1)
     taps = np.argsort(places, kind="stable")
     places = places[taps]
+    across = strides[0] < max(map(abs, strides[1:]), default=0)
+    alone = Runs(np.stack((places, taps), -1), 1, across)
+    if strides[0] == itemsize:
+        return alone
     apart = np.diff(places, prepend=places[:1]) > lanes // 2  # behind a gap that is not worth reading
     part = np.cumsum(apart)
     starts = places[np.flatnonzero(np.diff(part, prepend=-1))][part]  # of the part that a tap is in
@@ -130,7 +149,9 @@ def _runs(shape: Shape, strides: Shape, lanes: int, filters_adjacent: bool, orde
     run = np.zeros(places.size, np.int64)
     run[begins[1:]] = 1
     run = np.cumsum(run)
+    if begins.size >= FEW * places.size:
+        return alone
     table = np.full((begins.size, 1 + lanes), -1, np.int64)
     table[:, 0] = (places - column)[begins]
     table[run, 1 + column] = taps
-    return Runs(table, lanes)
+    return Runs(table, lanes, across)
