@@ -21,10 +21,11 @@ from convalgos.cpu.vectors.simd import carray, pointer
 
 PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
 FEW = 1 / 5  # runs to a tap from which on taps are copied one by one; Xeon (Sapphire Rapids)
-# Strides count elements. runs (runs, 1 + columns): the first element of a run, and of each element from there
-# on the tap that it is, or -1. across: filter by filter of a panel, then the next run.
+# Strides count elements. runs (runs, of_run): the first element of a run and the tap that it is; or, of each
+# element from there on, the tap or -1, and at the end whether these are all consecutive. across: a run of all
+# filters of a panel, then the next one.
 PANEL_PACK_FIELDS = fields(
-    "w packed spare groups filters group_stride filter_stride runs count columns across taps vectors panels "
+    "w packed spare groups filters group_stride filter_stride runs count of_run across taps vectors panels "
     "tasks"
 )
 
@@ -53,7 +54,7 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
 
     def pack_panels(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PANEL_PACK_FIELDS)[0]
-        runs = carray(pointer(a.runs), a.count * (1 + a.columns), np.int64)
+        runs = carray(pointer(a.runs), a.count * a.of_run, np.int64)
         spare = a.spare + task * LANES * SIZE
         total = a.groups * a.panels
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -62,21 +63,24 @@ def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
             width = a.vectors * (panel + 1) // a.panels * LANES - first
             to = a.packed + (group * a.vectors * LANES + first) * a.taps * SIZE
             blocks = (min(width, a.filters - first) + LANES - 1) // LANES
-            for i in range(blocks * a.count):  # in the order in which w lies, which is read in long runs
-                block = i % blocks if a.across else i // a.count
-                run = i // blocks if a.across else i % a.count
-                k, at = first + block * LANES, run * (1 + a.columns)
-                filters = min(LANES, a.filters - k)
-                source = a.w + (group * a.group_stride + k * a.filter_stride + runs[at]) * SIZE
-                target = to + block * LANES * SIZE
-                if a.columns == 1:
-                    target += runs[at + 1] * width * SIZE
-                    copy_tap(SIZE, LANES, source, a.filter_stride, filters, target)
-                    continue
-                places = a.runs + (at + 1) * 8
-                transpose.load_square_to(
-                    SIZE, LANES, source, a.filter_stride, filters, places, target, width, spare
-                )
+            outer, inner = (a.count, blocks) if a.across else (blocks, a.count)  # as w lies, in long runs
+            for i in range(outer):
+                for j in range(inner):
+                    block, run = (j, i) if a.across else (i, j)
+                    k, at = first + block * LANES, run * a.of_run
+                    filters = min(LANES, a.filters - k)
+                    source = a.w + (group * a.group_stride + k * a.filter_stride + runs[at]) * SIZE
+                    target = to + block * LANES * SIZE
+                    place = target + runs[at + 1] * width * SIZE
+                    if a.of_run == 2:
+                        copy_tap(SIZE, LANES, source, a.filter_stride, filters, place)
+                    elif filters == LANES and runs[at + 1 + LANES]:
+                        transpose.load_whole_square(SIZE, LANES, source, a.filter_stride, place, width)
+                    else:
+                        places = a.runs + (at + 1) * 8
+                        transpose.load_square_to(
+                            SIZE, LANES, source, a.filter_stride, filters, places, target, width, spare
+                        )
 
     return pack_panels
 
@@ -106,7 +110,7 @@ def packed_panels(w: np.ndarray, panels: int, order: np.ndarray | None = None) -
     address = jit.data_address()
     end = address(packed) + (elements + spare) * w.itemsize
     apart = strides[0] // w.itemsize, strides[1] // w.itemsize
-    lie = *apart, address(known.table), len(known.table), known.columns, known.across
+    lie = *apart, address(known.table), len(known.table), known.table.shape[1], known.across
     record = np.array(
         [(address(w), address(packed), end, groups, filters, *lie, taps, vectors, panels, tasks)],
         PANEL_PACK_FIELDS,
@@ -118,8 +122,7 @@ def packed_panels(w: np.ndarray, panels: int, order: np.ndarray | None = None) -
 class Runs(NamedTuple):
     """Neighbours in memory among the taps of a filter."""
 
-    table: np.ndarray  # (runs, 1 + columns), see `PANEL_PACK_FIELDS`
-    columns: int
+    table: np.ndarray  # (runs, of_run), see `PANEL_PACK_FIELDS`
     across: bool  # whether filters lie closer to each other than some taps
 
 
@@ -138,7 +141,7 @@ def _runs(shape: Shape, strides: Shape, itemsize: int, lanes: int, order: bytes 
     taps = np.argsort(places, kind="stable")
     places = places[taps]
     across = strides[0] < max(map(abs, strides[1:]), default=0)
-    alone = Runs(np.stack((places, taps), -1), 1, across)
+    alone = Runs(np.stack((places, taps), -1), across)
     if strides[0] == itemsize:
         return alone
     apart = np.diff(places, prepend=places[:1]) > lanes // 2  # behind a gap that is not worth reading
@@ -151,7 +154,8 @@ def _runs(shape: Shape, strides: Shape, itemsize: int, lanes: int, order: bytes 
     run = np.cumsum(run)
     if begins.size >= FEW * places.size:
         return alone
-    table = np.full((begins.size, 1 + lanes), -1, np.int64)
+    table = np.full((begins.size, 1 + lanes + 1), -1, np.int64)
     table[:, 0] = (places - column)[begins]
     table[run, 1 + column] = taps
-    return Runs(table, lanes, across)
+    table[:, -1] = (np.diff(table[:, 1:-1]) == 1).all(1)
+    return Runs(table, across)
