@@ -122,7 +122,8 @@ class BackwardData(ByForward):
         if problem.is_empty:
             return 0.0
         phases = sum(count for _, count in self.kinds(problem))
-        return super().prepare_cost(problem, machine) + rotation_seconds(problem, phases, machine)
+        rotated = rotation_seconds(problem, phases, machine, self._together(problem))
+        return super().prepare_cost(problem, machine) + rotated
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

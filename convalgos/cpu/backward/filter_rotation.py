@@ -29,7 +29,8 @@ KERNEL_ELEMENT = fields("element target taps place")
 # Xeon (Sapphire Rapids)
 ROTATION_CALL = 1e-5  # seconds to rotate any filter,
 SQUARE = 350  # cycles of a vector of channels by a filter whose taps fill few lanes,
-RUN = 40  # and of the taps of a channel and a filter that are copied
+ALONE = 50  # of a tap of it that is packed by itself,
+ELEMENT = 5  # and of an element that is copied before
 
 
 class Rotation(NamedTuple):
@@ -62,15 +63,19 @@ def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list
     return [made[first : first + math.prod(shape)].reshape(shape) for first, shape in known.parts]
 
 
-def rotation_seconds(problem: ConvProblem, phases: int, machine: Machine) -> float:
-    """Predicted time to rotate the filter of a backward_data problem, beside that to pack it as it is."""
+def rotation_seconds(problem: ConvProblem, phases: int, machine: Machine, together: bool = False) -> float:
+    """Predicted time to rotate the filter of a backward_data problem, beside that to pack it as it is.
+
+    Args:
+        together: its phases are copied into one filter.
+    """
     p, lanes = problem, simd.lanes(problem.itemsize)
     taps = math.prod(p.kernel)
-    if p.groups > 1:
-        return ROTATION_CALL + RUN * phases * p.K * p.w_shape[1] / machine.cycles
-    squares = -(-p.C // lanes) * p.K * phases if taps > 1 else 0
-    empty = max(0.0, 1 - taps / phases / lanes)  # part of the lanes
-    return ROTATION_CALL + SQUARE * squares * empty / machine.cycles
+    if p.groups > 1 or together:
+        return ROTATION_CALL + ELEMENT * (1 + together) * math.prod(p.w_shape) / machine.cycles
+    vectors, of_phase = -(-p.C // lanes) * p.K, taps / phases
+    cycles = min(ALONE * of_phase, SQUARE * max(0.0, 1 - of_phase / lanes)) if taps > 1 else 0.0
+    return ROTATION_CALL + vectors * phases * cycles / machine.cycles
 
 
 @lru_cache(256)
