@@ -59,6 +59,8 @@ def filters_of(
     """
     if groups > 1 or w.itemsize < 4 or len(found[0].phases) > 1:
         as_views = None
+    if as_views is None and len(found) == len(found[0].phases) == 1:
+        return rotated_filters(found[0].phases, w, groups) if found[0].forward else [None]  # type: ignore[return-value]
     views = as_views or (False,) * len(found)
     copied = [child for child, view in zip(found, views, strict=True) if not view]
     rotated = iter(rotated_filters([p for child in copied for p in child.phases if p.forward], w, groups))
