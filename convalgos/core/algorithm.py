@@ -26,8 +26,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
 
 Figures = Any  # of an algorithm's device: `core.machine.Machine`, or on a GPU `gpu.device.GpuMachine`
-PREPARE_CALL = 1e-5  # seconds to bring any filter into another order,
-PACKING = 15e9  # and bytes of it in a second; Zen 5
+PREPARE_CALL = 1.2e-5  # seconds to bring any filter into another order,
+PACKING = 10e9  # and bytes of it in a second; 15e9 on Zen 5, 9e9 on two cores of a Xeon (Sapphire Rapids)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Plan(PlanArrays, Tabular, ABC):
 
     scratch_bytes: int | None = None  # of the scratch that `bind` takes; None: a run makes its own
     choice: Choice = NOT_CHOSEN
+    takes_views = False  # whether `prepare_filter` reads a filter of any strides as fast as one that is laid
     reads_filter = False  # whether kernels read the filter, or dy in its place, as the caller has it
     _quick: QuickCall | None = None
     _where: Callable[[np.ndarray], int] | None = None  # the address of an array; None: filters are not kept
@@ -335,8 +336,7 @@ class Plan(PlanArrays, Tabular, ABC):
     def _in_own_form(self, w: np.ndarray, quantization: Quantization | None = None) -> PreparedFilter:
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
-        if self._flips and not self._flips_result:
-            w = flipped(w)
+        w = flipped(w) if self._flips and not self._flips_result else w
         return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.algorithm import PACKING, PREPARE_CALL, Algorithm, error_of_sums
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
@@ -62,6 +62,10 @@ class BrainSums(SingleThreaded, Algorithm):
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         return least_split_seconds(problem, machine)
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        split = PREPARE_CALL + self.filter_bytes(problem) / PACKING
+        return super().prepare_cost(problem, machine) + split
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return filter_bytes(problem.as_3d)

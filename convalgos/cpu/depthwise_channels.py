@@ -48,7 +48,7 @@ from convalgos.cpu.dwconv.channel_tables import (
     lanes_in_lines,
 )
 from convalgos.cpu.dwconv.folded_maps import folding_blocking
-from convalgos.cpu.gemm.panels import packed_panels
+from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout import channel_vectors, half_pixels
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form

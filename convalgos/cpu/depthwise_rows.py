@@ -41,7 +41,7 @@ from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
-from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
+from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 
 ONE_CHANNEL = 1.3  # slower by this where all filters read one plane; Xeon (Granite Rapids), 1 to 2.2
@@ -144,6 +144,8 @@ class Rows(SingleThreaded, Algorithm):
         p = c.problem
         cycles = machine.peak(p.dtype) / (4 * c.lanes)  # a second, of all cores
         compute = p.N * p.C * plane_cycles(c) / cycles * (ONE_CHANNEL if p.C == 1 < p.K else 1)
+        if not worth_sharing(problem):
+            compute *= machine.threads
         if p.spatial_out[2] < c.lanes:
             compute *= 1 + NARROW * max(0, p.kernel[2] - 3)
         if p.stride[2] > 1 and p.spatial_out[2] <= FEW_COLUMNS:

@@ -40,6 +40,7 @@ from convalgos.cpu.gemm.blocking import (
     table_number,
 )
 from convalgos.cpu.gemm.direct_blocking import FEW, copied_seconds, direct_blocking
+from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
@@ -139,7 +140,7 @@ def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.Pane
 
 
 class DirectPlan(KernelPlan):
-    finishes = True
+    finishes = takes_views = True
 
     def __init__(self, problem: ConvProblem, algorithm: Direct):
         cut = direct_blocking(problem)
@@ -170,12 +171,10 @@ class DirectPlan(KernelPlan):
         return FilterForm.of(self.problem, "panels", self._cut.panels, in_pixels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels`; taps in the order of the offset table."""
+        """`packed_panels`; taps in the order of the offset table."""
         cut, p = self._cut, self._cut.problem
-        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
-        if p.layout == "channels_last":
-            w = w.swapaxes(2, 3)
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
+        return packed_panels(np.moveaxis(w, 2, -1) if p.layout == "channels_last" else w, cut.panels)
 
 
 # --- forms -----------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ STORE_CYCLES = 1.0  # a vector of dx, beside half a cycle for each of its shuffl
 # (AVX-512 and AMX), 11 layers, ten of them depthwise.
 MASKED_CYCLES = 3.0  # a load with a mask, as the first and the last tile of a row have them
 BEGUN_CYCLES = 200  # a tile
+# To wait for a row of the kernel, in filters beyond L1, a third of L2, and L2; Xeon (Sapphire Rapids)
+L1_WAIT, L2_WAIT, L3_WAIT = 5.0, 13.0, 40.0
 
 # --- shapes ----------------------------------------------------------------------------------
 
@@ -114,6 +116,15 @@ def _exposed_cycles(p: ConvProblem, cut: Cut) -> float:
     masked = 0.0 if cut.places else cut.displacements * cut.vectors * min(1.0, 2 / cut.tiles)
     tiles = p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles
     return tiles * (_lines(p) * masked * MASKED_CYCLES + BEGUN_CYCLES)
+
+
+def _filter_cycles(p: ConvProblem, cut: Cut, machine: Machine) -> float:
+    """Of all threads, in the pace of the clock: waits for the filter, whose rows lie on pages apart."""
+    of_group = p.w_bytes / p.groups
+    held = (machine.l2_bytes, L3_WAIT), (machine.l2_bytes / 3, L2_WAIT), (machine.l1_bytes, L1_WAIT)
+    waits = next((wait for nbytes, wait in held if of_group > nbytes), 0.0)
+    rows = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
+    return waits * rows * p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles
 
 
 ROW_TAPS = fields("tap row count")  # the first tap that meets a row of dx, that row of dy, and how many do
@@ -259,6 +270,7 @@ class DirectPhases(Algorithm):
         if vector_bytes() == 64:  # none at the pace of Zen 4, 1/2
             exposed = min(1.0, max(0.0, 2 * machine.pace - 1))
             seconds += exposed * _exposed_cycles(p, cut) / machine.cycles
+        seconds += _filter_cycles(p, cut, machine) / machine.cycles
         if not worth_sharing(p):
             seconds *= machine.threads
         held = p.x_bytes + p.y_bytes

@@ -24,7 +24,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, panels
+from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.gemm.patches import (
     IM2COL_FIELDS,
     Patches,
@@ -99,7 +99,7 @@ class Im2colPlan(CompiledPass, Plan):
             w = w.swapaxes(2, 3)
         w = w.reshape(p.groups, p.gemm_n, p.gemm_k)  # (g, K/g, taps)
         if self._gemm == "own":
-            return panels.packed_panels(w, self._panels)
+            return panel_packing.packed_panels(w, self._panels)
         return np.array(w.swapaxes(1, 2) if self._turned else w, order="C")  # a copy: the caller owns w
 
     def new_workspace(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from convalgos.core.allocator import aligned_zeros
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, panels
+from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.gemm.all_products import LEAST_SUMS, AllProducts, sums_seconds
 from convalgos.cpu.gemm.lowered_plan import PIECE_PIXELS, piece_bytes
 from convalgos.cpu.layout.strides import map_strides
@@ -171,6 +171,7 @@ def indirection_buffer(problem: ConvProblem, spare: int) -> np.ndarray:
 
 
 class IndirectPlan(KernelPlan):
+    takes_views = True
     finishes = strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Indirect):
@@ -193,10 +194,10 @@ class IndirectPlan(KernelPlan):
         super().__init__(problem, algorithm, INDIRECT_ARGUMENTS, values, steps, tasks * stride)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels`, the channels of a tap side by side."""
+        """`packed_panels`, the channels of a tap side by side."""
         p = self._p
-        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1).swapaxes(2, 3)  # (g, K/g, T*R*S, C/g)
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), self._panels)
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
+        return panel_packing.packed_panels(np.moveaxis(w, 2, -1), self._panels)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.planner import ChildPick, Composite
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.backward.filter_rotation import rotation_seconds
 from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, phases_bytes
 from convalgos.cpu.backward.subproblems import distinct_forwards, subproblems
 
@@ -88,6 +89,10 @@ class Polyphase(Composite):
             return math.inf
         sums = sum(count * self.planner.least(f) for f, count in self.kinds(problem))
         return MIXED * sums + self.least(problem, machine)
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        phases = sum(count for _, count in self.kinds(problem))
+        return super().prepare_cost(problem, machine) + rotation_seconds(problem, phases, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         kinds = self.kinds(problem)

@@ -24,7 +24,7 @@ from convalgos.core.cook_toom import transposed_amplification
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.backward.filter_rotation import rotated_filters
+from convalgos.cpu.backward.filter_rotation import rotated_filters, rotation_seconds
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled.bounds import least_of_products
@@ -48,6 +48,8 @@ class WinogradDataPlan(OverlapPlan):
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """U of w with its channels in the place of its filters."""
         p = self.problem
+        if p.groups == 1:
+            return self.transformed(w.reshape(p.w_shape).swapaxes(0, 1))
         as_it_is = tuple((taps - 1, -1) for taps in p.kernel)  # a phase's filter turns it round once more
         (swapped,) = rotated_filters([Phase(p.spatial, p.spatial, None, as_it_is)], w, p.groups)
         return self.transformed(swapped)
@@ -89,6 +91,14 @@ class WinogradData(Algorithm):
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         return least_of_products(problem, self.m, self.r, machine)
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        if problem.is_empty:
+            return 0.0
+        return self._boxes(problem).prepare_seconds + rotation_seconds(problem, 1, machine)
+
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else problem.groups * self._boxes(problem).u_bytes
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

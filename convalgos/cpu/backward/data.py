@@ -26,6 +26,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import slices
+from convalgos.cpu.backward.filter_rotation import rotation_seconds
 from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, phases_bytes
 from convalgos.cpu.backward.slices import Slicing, slicing
@@ -116,6 +117,13 @@ class BackwardData(ByForward):
         if cut := self.slicing(problem):
             return slices.least_slices_seconds(cut, self.inner, machine)
         return sum(count * self.inner.least(f, machine) for f, count in self.kinds(problem))
+
+    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        if problem.is_empty:
+            return 0.0
+        phases = sum(count for _, count in self.kinds(problem))
+        rotated = rotation_seconds(problem, phases, machine, self._together(problem))
+        return super().prepare_cost(problem, machine) + rotated
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

@@ -11,7 +11,8 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.backward.polyphase import Phase
-from convalgos.core.problem import Shape
+from convalgos.core.machine import Machine
+from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -23,6 +24,13 @@ ROTATION_ARGUMENTS = fields("w groups filters channels elements made elements_to
 # An element of the kernel, and its place in the filter of a phase (groups, channels, filters, taps), which is
 # `target` bytes behind the first.
 KERNEL_ELEMENT = fields("element target taps place")
+
+
+# Xeon (Sapphire Rapids)
+ROTATION_CALL = 1e-5  # seconds to rotate any filter,
+SQUARE = 350  # cycles of a vector of channels by a filter whose taps fill few lanes,
+ALONE = 50  # of a tap of it that is packed by itself,
+ELEMENT = 5  # and of an element that is copied before
 
 
 class Rotation(NamedTuple):
@@ -53,6 +61,21 @@ def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list
     )
     jit.launch(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), address(record), tasks)
     return [made[first : first + math.prod(shape)].reshape(shape) for first, shape in known.parts]
+
+
+def rotation_seconds(problem: ConvProblem, phases: int, machine: Machine, together: bool = False) -> float:
+    """Predicted time to rotate the filter of a backward_data problem, beside that to pack it as it is.
+
+    Args:
+        together: its phases are copied into one filter.
+    """
+    p, lanes = problem, simd.lanes(problem.itemsize)
+    taps = math.prod(p.kernel)
+    if p.groups > 1 or together:
+        return ROTATION_CALL + ELEMENT * (1 + together) * math.prod(p.w_shape) / machine.cycles
+    vectors, of_phase = -(-p.C // lanes) * p.K, taps / phases
+    cycles = min(ALONE * of_phase, SQUARE * max(0.0, 1 - of_phase / lanes)) if taps > 1 else 0.0
+    return ROTATION_CALL + vectors * phases * cycles / machine.cycles
 
 
 @lru_cache(256)

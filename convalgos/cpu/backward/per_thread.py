@@ -98,7 +98,10 @@ class SlicedPlan(BoundParts):
     def prepare_filter(self, w: np.ndarray) -> list[SlicedFilters]:
         p = self.problem
         found = []
-        for rotated, plan in zip(filters_of(self.subproblems, w, p.groups), self.plans, strict=True):
+        as_views = [plan is not None and plan.takes_views for plan in self.plans]
+        for rotated, plan in zip(
+            filters_of(self.subproblems, w, p.groups, as_views), self.plans, strict=True
+        ):
             if rotated is not None:
                 first = [group * p.w_shape[1] for group in self.cut.starts[1]]  # channels of the slices
                 packed = [plan.prepare_filter(rotated[c : c + plan.problem.K]) for c in first]

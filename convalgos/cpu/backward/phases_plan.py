@@ -68,6 +68,7 @@ class PhasesPlan(BoundParts):
         self._subproblems = found
         self._together = len(found[0].phases)
         self._plans = [plans[p.forward] if p.forward else None for p in found]
+        self._as_views = [plan is not None and plan.takes_views for plan in self._plans]
         first = 2 if problem.layout == "channels_first" else 1
         self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
         self._writes = [p.whole.writes(problem.stride, first) if spread else () for p in found]
@@ -87,7 +88,7 @@ class PhasesPlan(BoundParts):
         return FilterForm.of(self.problem, *forms)
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
-        rotated = filters_of(self._subproblems, w, self.problem.groups)
+        rotated = filters_of(self._subproblems, w, self.problem.groups, self._as_views)
         return [
             plan.prepare_filter(part) if plan and part is not None else None
             for part, plan in zip(rotated, self._plans, strict=True)

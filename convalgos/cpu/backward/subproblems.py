@@ -49,18 +49,31 @@ class Subproblem:
         return [i * step for i in range(len(self.phases))]
 
 
-def filters_of(found: Sequence[Subproblem], w: np.ndarray, groups: int) -> list[np.ndarray | None]:
-    """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps."""
-    apart = [p for child in found for p in child.phases if p.forward]
-    rotated = iter(rotated_filters(apart, w, groups))
-    return [
-        _filters_together(child, {p: next(rotated) for p in child.phases if p.forward})
-        if len(child.phases) > 1
-        else next(rotated)
-        if child.whole.forward
-        else None
-        for child in found
-    ]
+def filters_of(
+    found: Sequence[Subproblem], w: np.ndarray, groups: int, as_views: Sequence[bool] | None = None
+) -> list[np.ndarray | None]:
+    """(filters, K/groups, *taps) of each sub-problem, from w (K, C/groups, *kernel); None without taps.
+
+    Args:
+        as_views: for which of them a view of w will do, where there is one.
+    """
+    if groups > 1 or w.itemsize < 4 or len(found[0].phases) > 1:
+        as_views = None
+    if as_views is None and len(found) == len(found[0].phases) == 1:
+        return rotated_filters(found[0].phases, w, groups) if found[0].forward else [None]  # type: ignore[return-value]
+    views = as_views or (False,) * len(found)
+    copied = [child for child, view in zip(found, views, strict=True) if not view]
+    rotated = iter(rotated_filters([p for child in copied for p in child.phases if p.forward], w, groups))
+    filters: list[np.ndarray | None] = []
+    for child, view in zip(found, views, strict=True):
+        if len(child.phases) > 1:
+            apart = {p: next(rotated) for p in child.phases if p.forward}
+            filters.append(_filters_together(child, apart))
+        elif not child.whole.forward:
+            filters.append(None)
+        else:
+            filters.append(child.whole.filter(w, 1) if view else next(rotated))
+    return filters
 
 
 def _filters_together(child: Subproblem, apart: dict[Phase, np.ndarray]) -> np.ndarray:

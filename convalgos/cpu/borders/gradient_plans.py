@@ -31,7 +31,7 @@ class FoldedPlan(WrappingPlan):
         return FilterForm.of(self.problem, self._inner.filter_form(), "folded")
 
     def prepare_filter(self, w: np.ndarray) -> Any:
-        (rotated,) = filters_of((self._whole,), w, self.problem.groups)
+        (rotated,) = filters_of((self._whole,), w, self.problem.groups, (self._inner.takes_views,))
         return self._inner.prepare_filter(rotated)
 
     def run(

@@ -21,7 +21,7 @@ from convalgos.cpu.dwconv.row_kernels import FOLDED_ROWS, HALF_SQUARE_KERNELS, S
 from convalgos.cpu.dwconv.row_strips import Columns, pass_sizes
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime.half import computed_bytes, map_form
-from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
+from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.halves import LINE_FORMS, SAME
 
@@ -182,7 +182,8 @@ def folded_rows(stride: int) -> list[int]:
 @cached_by_threads(256)
 def row_tiling(problem: ConvProblem) -> RowTiling:
     planes = problem.N * problem.C * problem.as_3d.spatial_out[0]
-    wanted = -(-THREAD_UNITS * plan_threads() // planes)  # bands of a plane
+    units = THREAD_UNITS * plan_threads() if worth_sharing(problem) else 1
+    wanted = -(-units // planes)  # bands of a plane
     return replace(_plane_tiling(one_group(problem), wanted, cache_sizes()), problem=problem.as_3d)
 
 
@@ -207,7 +208,10 @@ def _plane_tiling(problem: ConvProblem, wanted: int, caches: tuple[int, int, int
     column_bytes = p.itemsize * (rows_under(tile) * p.stride[2] + tile)
     columns = max(1, l2 // 2 // column_bytes // strip) * strip
     if rows_out == 1:
-        columns = min(columns, max(1, min(BAND_COLUMNS, columns_out // wanted) // strip) * strip)
+        threads = -(-wanted // THREAD_UNITS)
+        full = max(folded_rows(p.stride[2])) * lanes if whole.folds else 0  # outputs that fill the registers
+        wide = max(columns_out // wanted, min(full, columns_out // threads))
+        columns = min(columns, max(1, min(BAND_COLUMNS, wide) // strip) * strip)
     if columns >= columns_out:
         columns = -(-columns_out // strip) * strip
     rows = tile

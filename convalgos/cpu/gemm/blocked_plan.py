@@ -16,7 +16,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import BlockedCut, cut_like
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
@@ -164,6 +164,7 @@ def sum_row_tiles(
 
 
 class BlockedPlan(RegisterFinish):
+    takes_views = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: BlockedCut):
@@ -191,14 +192,16 @@ class BlockedPlan(RegisterFinish):
         return FilterForm.of(self.problem, "blocked", self._cut.panels, self._cut.unit, self._cut.by_tap)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels`; taps are entries times their inner taps, with zeros beyond C."""
+        """`packed_panels`; taps are entries times their inner taps, with zeros beyond C."""
         cut, p = self._cut, self._cut.problem
-        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], -1)  # (g, K/g, C/g, T*R*S)
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
         if cut.unit > 1:
-            w = np.pad(w, ((0, 0), (0, 0), (0, -p.w_shape[1] % cut.unit), (0, 0)))
-            w = w.reshape(p.groups, p.gemm_n, -1, cut.unit, w.shape[-1])  # (g, K/g, C/g/u, u, T*R*S)
-            w = np.moveaxis(w, -1, 2 if cut.by_tap else 3)
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1), cut.panels)
+            if spare := -p.w_shape[1] % cut.unit:
+                w = np.pad(w, ((0, 0), (0, 0), (0, spare), *((0, 0) for _ in p.kernel)))
+            w = w.reshape(*w.shape[:2], -1, cut.unit, *p.kernel)  # (g, K/g, C/g/u, u, T, R, S)
+            first, to = range(4, w.ndim), 2 if cut.by_tap else 3
+            w = np.moveaxis(w, tuple(first), tuple(range(to, to + len(first))))
+        return panel_packing.packed_panels(w, cut.panels)
 
 
 def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:

@@ -27,7 +27,7 @@ from convalgos.core.layouts import to_logical
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, panels
+from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_panel
@@ -196,7 +196,7 @@ def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
 
 
 class GemvPlan(KernelPlan):
-    finishes = True
+    finishes = takes_views = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
         self._cut = cut = gemv_blocking(problem)
@@ -235,10 +235,9 @@ class GemvPlan(KernelPlan):
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(panels, taps, filters of a panel)."""
         p = self._cut.problem
-        w = w.reshape(p.K, p.C, -1)  # (K, C, T*R*S)
         if p.layout == "channels_last":
-            w = w.swapaxes(1, 2)
-        return panels.packed_panels(w.reshape(1, p.K, -1), self._cut.panels)
+            w = np.moveaxis(w, 1, -1)  # (K, T, R, S, C)
+        return panel_packing.packed_panels(w[None], self._cut.panels)
 
 
 def gemv_scratch_bytes(problem: ConvProblem) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, panels
+from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.gemm.all_products import SUMS, sums_seconds
 from convalgos.cpu.gemm.lowering import LOWERING_FIELDS, Lowering, lower_map
 from convalgos.cpu.layout.strides import map_strides
@@ -98,7 +98,7 @@ class LoweredPlan(KernelPlan):
         piece: pixels whose sums are made at a time.
     """
 
-    finishes = True
+    finishes = takes_views = True
 
     def __init__(
         self, problem: ConvProblem, algorithm: Algorithm, cut: Lowering, order: np.ndarray, chunk: int,
@@ -129,6 +129,7 @@ class LoweredPlan(KernelPlan):
         super().__init__(problem, algorithm, LOWERED_ARGUMENTS, values, steps, scratch, passes)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels`, taps in the order of their table."""
+        """`packed_panels`, taps in the order of their table."""
         p = self._cut.problem
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, -1)[..., self._order], self._panels)
+        w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
+        return panel_packing.packed_panels(w, self._panels, self._order)

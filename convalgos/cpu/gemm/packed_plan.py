@@ -14,7 +14,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, packed_tiles, panels
+from convalgos.cpu.gemm import dealt_panels, packed_tiles, panel_packing, panels
 from convalgos.cpu.gemm.packed_blocking import PackedCut
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_panel
@@ -69,6 +69,7 @@ def sum_packed_blocks() -> Callable[..., None]:
 
 
 class PackedPlan(KernelPlan):
+    takes_views = True
     finishes = strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: PackedCut):
@@ -96,6 +97,6 @@ class PackedPlan(KernelPlan):
         return FilterForm.of(self.problem, self._cut.panels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels` over the channels."""
+        """`packed_panels` over the channels."""
         p = self._cut.problem
-        return panels.packed_panels(w.reshape(p.groups, p.gemm_n, p.gemm_k), self._cut.panels)
+        return panel_packing.packed_panels(w.reshape(p.groups, p.gemm_n, p.gemm_k), self._cut.panels)

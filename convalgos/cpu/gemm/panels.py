@@ -10,17 +10,13 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
-
-from convalgos.core.allocator import aligned_empty
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels
 from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd, transpose
-from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec
 
 TAPS = 512  # of a pass over a panel: 128 KiB of filters, which the pixels of a block reuse from L2
 # Calibrated on Zen 5 with AVX-512.
@@ -29,7 +25,6 @@ WAITS = 4.3  # and this much over the registers, as small tiles wait for their l
 OUTPUT_CYCLES = 4.3  # of the output step, for a vector of y
 # Of 1x1 layers on a Xeon (Granite Rapids), where so many channels or more lie far apart (bytes), or pages.
 APART, CROWDED, FAR, PAGE, WAYS = 1.15, 1.3, 1024, 4096, 32
-PARALLEL_BYTES = 1 << 17  # of a filter: smaller ones are packed by one thread
 
 
 @lru_cache(1024)
@@ -52,64 +47,6 @@ def tile_for(filters: int, dtype_bytes: int) -> tuple[int, int]:
 def chunk(taps: int, most: int = TAPS) -> int:
     """Taps of a pass: equal passes of at most `most`."""
     return max(1, -(-taps // -(-taps // most))) if taps else 1
-
-
-PANEL_PACK_FIELDS = fields("w packed groups filters taps vectors panels tasks")
-
-
-@jit.specialise
-def pack_panels(SIZE: int, LANES: int) -> jit.Kernel:
-    """Squares of LANES filters by LANES taps are turned, panel by panel; the last two may overlap."""
-
-    def pack_panels(args: int, task: int) -> None:
-        a = carray(pointer(args), 1, PANEL_PACK_FIELDS)[0]
-        total = a.groups * a.panels
-        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            group, panel = item // a.panels, item % a.panels
-            first = a.vectors * panel // a.panels * LANES
-            width = a.vectors * (panel + 1) // a.panels * LANES - first
-            target = a.packed + (group * a.vectors * LANES + first) * a.taps * SIZE
-            for k in range(first, min(first + width, a.filters), LANES):
-                source = a.w + (group * a.filters + k) * a.taps * SIZE
-                for start in range(0, a.taps, LANES):
-                    tap = max(0, min(start, a.taps - LANES))
-                    transpose.load_square(
-                        SIZE,
-                        LANES,
-                        source + tap * SIZE,
-                        a.taps,
-                        min(LANES, a.filters - k),
-                        min(LANES, a.taps - tap),
-                        target + (tap * width + k - first) * SIZE,
-                        width,
-                    )
-
-    return pack_panels
-
-
-def packed_panels(w: np.ndarray, panels: int) -> np.ndarray:
-    """(groups, filters, taps) as (groups, panels, taps, filters of a panel), in one row.
-
-    Behind the last filter of a group its last vector has zeros.
-    """
-    groups, filters, taps = w.shape
-    lanes = simd.lanes(w.itemsize)
-    vectors = -(-filters // lanes)
-    # with fewer taps than lanes a square runs over into the next panel, which must then be written later
-    elements, spare = groups * vectors * lanes * taps, lanes * -(-vectors // panels) * lanes
-    packed = aligned_empty(elements + spare, w.dtype)
-    w = np.ascontiguousarray(w)
-    tasks = jit.thread_count() if taps >= lanes and w.nbytes > PARALLEL_BYTES else 1
-    if filters % lanes:
-        first = vectors * (panels - 1) // panels * lanes  # filter of the last panel
-        last = packed[:elements].reshape(groups, -1)[:, first * taps :]
-        last.reshape(groups, taps, -1)[:, :, filters - first :] = 0
-    address = jit.data_address()
-    record = np.array(
-        [(address(w), address(packed), groups, filters, taps, vectors, panels, tasks)], PANEL_PACK_FIELDS
-    )
-    jit.launch(pack_panels(w.itemsize, lanes), address(record), tasks)
-    return packed
 
 
 def product_seconds(problem: ConvProblem, machine: Machine) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.gemm.split_cut import SplitCut, filter_bytes
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES, pack_entry
 from convalgos.cpu.runtime import jit
@@ -47,7 +47,7 @@ def packed_terms(w: np.ndarray, cut: SplitCut) -> np.ndarray:
     A word holds two channels that lie half a block apart, as those of x do.
     """
     p = cut.problem
-    dealt = panels.packed_panels(w.reshape(1, p.K, -1), cut.panels)
+    dealt = panel_packing.packed_panels(w[None], cut.panels)
     packed = aligned_empty(filter_bytes(p), np.uint8)
     address, tasks = jit.data_address(), jit.thread_count()
     sizes = p.C, cut.entries // cut.channel_blocks, cut.vectors, tasks

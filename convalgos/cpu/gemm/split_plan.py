@@ -24,6 +24,7 @@ FETCHED = 1 << 17  # bytes of a filter from which on it is fetched ahead
 
 
 class BrainSumsPlan(RegisterFinish):
+    takes_views = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):

@@ -14,7 +14,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels, strassen_tiles
+from convalgos.cpu.gemm import panel_packing, panels, strassen_tiles
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.strassen_cut import StrassenCut
 from convalgos.cpu.gemm.strassen_driver import STRASSEN_ARGUMENTS, sum_parts
@@ -26,6 +26,7 @@ from convalgos.cpu.runtime.threads import plan_threads
 
 
 class StrassenPlan(RegisterFinish):
+    takes_views = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: StrassenCut):
@@ -76,7 +77,7 @@ class StrassenPlan(RegisterFinish):
         w = w.reshape(p.K, p.C)
         if (filters, channels) != w.shape:
             w = np.pad(w, ((0, filters - p.K), (0, channels - p.C)))
-        whole = panels.packed_panels(w[None], cut.panels)  # [panel][channel][filter]
+        whole = panel_packing.packed_panels(w[None], cut.panels)  # [panel][channel][filter]
         summed = aligned_empty(cut.panels * cut.passes * cut.pass_bytes // w.itemsize, w.dtype)
         tasks, address = jit.thread_count(), jit.data_address()
         depth, section = cut.depth * lanes, cut.section * lanes

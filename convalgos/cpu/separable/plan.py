@@ -12,7 +12,7 @@ from convalgos.core.bound_run import ALIGNMENT, BoundRun, Launch, check_bound, c
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import vector_bytes
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
-from convalgos.cpu.gemm import panels
+from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut, band_cut, band_cut_like
@@ -88,10 +88,10 @@ class SeparablePlan:
         return packed
 
     def _packed_panels(self, cut: PanelCut, w: np.ndarray) -> np.ndarray:
-        """`panels.packed_panels` of whole blocks of channels, with zeros beyond the last one."""
+        """`packed_panels` of whole blocks of channels, with zeros beyond the last one."""
         filters, channels = w.shape[:2]
         w = np.pad(w.reshape(1, filters, channels), ((0, 0), (0, 0), (0, -channels % self._lanes)))
-        return panels.packed_panels(w, cut.panels)
+        return panel_packing.packed_panels(w, cut.panels)
 
     def bind(
         self, x: np.ndarray, w: PreparedFilter, y: np.ndarray, outputs: Sequence[BiasedActivation],

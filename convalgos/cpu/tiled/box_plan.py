@@ -50,7 +50,7 @@ class BoxPlan(KernelPlan):
         others: fields of the record that are not those of maps and sums of one type.
     """
 
-    finishes = True
+    finishes = takes_views = True
     strided_batch = True
     window = 1  # outputs along rows and columns of which y has the largest: y = activation(max(conv + bias))
 

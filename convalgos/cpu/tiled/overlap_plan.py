@@ -16,6 +16,7 @@ from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import KernelPlan, Workspace
+from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.tiled import filters
 from convalgos.cpu.tiled.blocking import ONE_BOX
 from convalgos.cpu.tiled.box_plan import box_passes, box_values, tap_offsets
@@ -75,7 +76,7 @@ class OverlapPlan(KernelPlan):
             cut.problem, axes[0], axes[1], ONE_BOX, True, cut.threads, {"vectors": cut.vectors}
         )
         of_filter.inputs = cut.inputs
-        record = self.record.copy()
+        record = copy_of_record(self.record)
         for name, axis in zip(("rows", "columns"), axes, strict=True):
             record[name]["taps"] = axis.taps
         return filters.transform_filter(w, of_filter, record, self._filter_tiles)

@@ -142,6 +142,33 @@ def load_square(
 
 
 @emitter
+def load_square_to(
+    v: Vec, x: Value, x_stride: Value, rows: Value, places: Value, target: Value, target_stride: Value,
+    spare: Value,
+) -> None:  # fmt: skip
+    """target[places[j]][i] = x[i][j] for i < rows <= lanes, and all j < lanes whose place is not negative.
+
+    Only x[i] up to the last such j is read; `spare` has room for a vector. Lanes beyond rows become 0.
+    """
+    source = v.pointer(x)
+    found = [v.table64(places, j) for j in range(v.lanes)]
+    there = [v.b.icmp_signed(">=", place, v.integer(0)) for place in found]
+    columns = v.integer(0)
+    for j, valid in enumerate(there):
+        columns = v.b.select(valid, v.integer(j + 1), columns)
+    inside, last = v.mask(columns), v.isub(rows, 1)
+    read = []
+    for i in range(v.lanes):
+        valid = v.b.icmp_signed("<", v.integer(i), rows)
+        value = v.load_masked(source, v.imul(v.b.select(valid, v.integer(i), last), x_stride), inside)
+        read.append(v.b.select(valid, value, v.zero()))
+    step = v.imul(target_stride, v.size)
+    for place, valid, value in zip(found, there, transpose(v, read), strict=True):
+        at = v.iadd(target, v.imul(place, step))
+        v.store(value, v.pointer(v.b.select(valid, at, spare)))
+
+
+@emitter
 def load_whole_square(v: Vec, x: Value, x_stride: Value, target: Value, target_stride: Value) -> None:
     """`load_square` of lanes x lanes, in half its time."""
     row, to = v.step(v.pointer(x), 0), v.pointer(target)

@@ -38,6 +38,7 @@ from convalgos.cpu.gemm import (
     lowering,
     packed_plan,
     packed_tiles,
+    panel_packing,
     panels,
     patches,
     row_panels,
@@ -179,7 +180,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
     streaming.stream, weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
-    panels.pack_panels, panels.store_run,
+    panel_packing.pack_panels, panels.store_run,
     spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_line_blocks,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
