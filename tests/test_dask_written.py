@@ -92,7 +92,8 @@ def test_chunks_are_read_where_they_lie_but_for_their_borders(algorithm, call, m
     out = np.full_like(want, np.nan)
     for written in (True, False):
         read.clear()
-        y = cd.conv(blocks, w, algorithm=algorithm, activation="relu", **call)
+        with dask.config.set(scheduler="threads" if written else "processes"):
+            y = cd.conv(blocks, w, algorithm=algorithm, activation="relu", **call)
         if written:
             y.store(out, scheduler="threads")
         else:  # as tasks of workers are

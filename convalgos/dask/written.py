@@ -142,12 +142,14 @@ def _of_one_chunk(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 def blockwise(step: BlockStep, labels: tuple[int, ...], *arrays: Any, **how: Any) -> DaskArray:
     """`dask.array.blockwise`, whose result is written where it is asked for whole.
 
-    Blocks of which each has one reader are put together in its task.
+    Blocks of which each has one reader are put together in its task, where they come from other workers. In
+    this process Dask had better fuse what follows: `y + 1` took 1.3 times as long otherwise.
     """
     y = da.blockwise(step, labels, *arrays, align_arrays=False, **how)
     arguments = list(zip(arrays[::2], arrays[1::2], strict=True))
     graph = y.dask
-    if any(type(array) is GatheredArray and array.npartitions == y.npartitions for array, _ in arguments):
+    apart = any(type(array) is GatheredArray and array.npartitions == y.npartitions for array, _ in arguments)
+    if apart and get_scheduler(collections=[y]) not in in_this_process:
         graph = _graph(y.name, _tasks(y.name, step, y, labels, arguments, None), arguments)
     result = WrittenArray(graph, y.name, y.chunks, dtype=y.dtype, meta=y._meta)
     result._into = y.name, lambda out: _writing(out, step, y, labels, arguments)
