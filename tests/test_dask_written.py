@@ -92,7 +92,8 @@ def test_chunks_are_read_where_they_lie_but_for_their_borders(algorithm, call, m
     out = np.full_like(want, np.nan)
     for written in (True, False):
         read.clear()
-        y = cd.conv(blocks, w, algorithm=algorithm, activation="relu", **call)
+        with dask.config.set(scheduler="threads" if written else "processes"):
+            y = cd.conv(blocks, w, algorithm=algorithm, activation="relu", **call)
         if written:
             y.store(out, scheduler="threads")
         else:  # as tasks of workers are
@@ -102,6 +103,15 @@ def test_chunks_are_read_where_they_lie_but_for_their_borders(algorithm, call, m
         assert sum(lie) >= (4 if algorithm == "cpu.depthwise.rows" else 0)
         copied = [of.shape[2] * of.shape[3] for of, own in zip(read, lie, strict=True) if not own]
         assert max(copied, default=0) < 600 * 350
+
+
+def test_what_follows_is_part_of_the_tasks_of_blocks():
+    """In this process, where chunks that tasks have made are put together before."""
+    x = da.ones((1, 1, 40, 30), dtype="f4", chunks=(1, 1, 20, 30)).map_blocks(np.copy, dtype="f4")
+    y = cd.conv(x, np.ones((1, 1, 3, 3), "f4"), padding=1)
+    (fused,) = dask.optimize(da.maximum(y + 1, 5))
+    names = [str(key[0]) for key in dict(fused.dask) if isinstance(key, tuple)]
+    assert sum("conv" in name or "add" in name or "maximum" in name for name in names) == y.npartitions
 
 
 def test_what_is_not_written_is_computed_by_dask():

@@ -88,9 +88,9 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def keep_up_to(nbytes: int) -> None:
-    """Keep up to so many bytes in this process, if that is more than is kept by default."""
+    """Keep up to so many bytes in this process, in the place of what is kept by default."""
     global MOST
-    MOST = max(MOST, nbytes)
+    MOST = nbytes
 
 
 def move(source: np.ndarray, target: np.ndarray) -> None:

@@ -36,6 +36,7 @@ _kept: OrderedDict[int, tuple[weakref.ref[Owner], int]] = (
     OrderedDict()
 )  # id of a plan -> it, bytes it is counted with
 _total = 0
+_limit: int | None = None  # bytes of memory that this process has been told to use at most
 
 
 @cache
@@ -51,6 +52,13 @@ def most() -> int:
     if not given.isascii() or not given.isdigit():
         raise ValueError(f"{VARIABLE}={given!r} must be a number of bytes")
     return int(given)
+
+
+def limit_memory(nbytes: int) -> None:
+    """Tell that this process may use no more than so many bytes of memory."""
+    global _limit
+    _limit = nbytes
+    most.cache_clear()
 
 
 def returned(plan: Owner) -> None:
@@ -103,6 +111,7 @@ def _memory() -> int:
         found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         found = MEMORY
+    found = found if _limit is None else min(found, _limit)
     try:
         return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text()))  # of a container
     except (OSError, ValueError):  # none, or "max"

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core import setting
-from convalgos.core.allocator import keep_up_to
+from convalgos.core import allocator, setting, workspaces
 from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import PreparedFilter
@@ -86,9 +85,12 @@ def _keep_small_buffers() -> None:
 def _keep_blocks(limit: int | None) -> None:
     """Let memory of blocks be used again, though they are large: a share of what a worker may take.
 
-    Two workers convolve 8192 x 8192 by 31 x 31 in 198 ms where they took 216; Xeon (Sapphire Rapids).
+    Two workers convolve 8192 x 8192 by 31 x 31 in 198 ms where they took 216; Xeon (Sapphire Rapids). And
+    keep no more in one that may take little: Dask pauses it for what it does not know of.
     """
-    keep_up_to(int(KEPT_SHARE * (limit or 0)))
+    if limit:
+        allocator.keep_up_to(int(KEPT_SHARE * limit))
+        workspaces.limit_memory(limit)
 
 
 def _threads_of_pool() -> int:

@@ -27,6 +27,7 @@ from convalgos.dask.engine import (
     in_this_process,
 )
 from convalgos.dask.gather import GatheredArray, in_one_chunk
+from convalgos.dask.stored import client_of, stored_by_workers
 
 STORED_OTHERWISE = {"regions", "compute", "return_stored", "load_stored"}  # arguments of `dask.array.store`
 
@@ -73,8 +74,8 @@ class WrittenBlock:
 class WrittenArray(da.Array):  # type: ignore[misc]
     """An array of Dask whose `compute` and `store` write each block at once into the array that is wanted.
 
-    So they do where threads of this process compute, and it is computed alone; else they are Dask's own. What
-    is made of it is an array of Dask.
+    So they do where threads of this process compute, and it is computed alone. Workers store in an order of
+    few chunks (`stored`). Else they are Dask's own. What is made of it is an array of Dask.
     """
 
     _uncut: Callable[[], DaskArray] | None = None  # the same array, of the chunks that are read as one
@@ -90,12 +91,20 @@ class WrittenArray(da.Array):  # type: ignore[misc]
     def store(self, target: Any, **how: Any) -> Any:
         if type(target) is np.memmap:
             target = target.view(np.ndarray)
+        if (client := client_of(self, how)) is not None:
+            return stored_by_workers(client, super().store, target, how)
         same = type(target) is np.ndarray and target.shape == self.shape and target.dtype == self.dtype
         if not same or STORED_OTHERWISE & how.keys() or not self._is_written(how):
             return super().store(target, **how)
         how.pop("lock", None)  # parts are apart
         self._write(target, how)
         return None
+
+    def to_zarr(self, url: Any, *more: Any, **how: Any) -> Any:
+        client = None if more else client_of(self, how)
+        if client is None:
+            return super().to_zarr(url, *more, **how)
+        return stored_by_workers(client, super().to_zarr, url, how)
 
     def _write(self, out: np.ndarray, how: dict[str, Any]) -> None:
         uncut = self._uncut() if self._uncut is not None and self.npartitions > 1 else None
@@ -133,12 +142,14 @@ def _of_one_chunk(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 def blockwise(step: BlockStep, labels: tuple[int, ...], *arrays: Any, **how: Any) -> DaskArray:
     """`dask.array.blockwise`, whose result is written where it is asked for whole.
 
-    Blocks of which each has one reader are put together in its task.
+    Blocks of which each has one reader are put together in its task, where they come from other workers. In
+    this process Dask had better fuse what follows: `y + 1` took 1.3 times as long otherwise.
     """
     y = da.blockwise(step, labels, *arrays, align_arrays=False, **how)
     arguments = list(zip(arrays[::2], arrays[1::2], strict=True))
     graph = y.dask
-    if any(type(array) is GatheredArray and array.npartitions == y.npartitions for array, _ in arguments):
+    apart = any(type(array) is GatheredArray and array.npartitions == y.npartitions for array, _ in arguments)
+    if apart and get_scheduler(collections=[y]) not in in_this_process:
         graph = _graph(y.name, _tasks(y.name, step, y, labels, arguments, None), arguments)
     result = WrittenArray(graph, y.name, y.chunks, dtype=y.dtype, meta=y._meta)
     result._into = y.name, lambda out: _writing(out, step, y, labels, arguments)
