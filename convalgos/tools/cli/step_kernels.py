@@ -12,11 +12,13 @@ from convalgos.cpu.elementwise import (
     norm_kernels,
     product_kernels,
     rearranging_kernels,
+    recurrent_kernels,
     resize_kernels,
     selection_kernels,
     softmax_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
+from convalgos.cpu.elementwise.recurrent import ROWS
 from convalgos.cpu.runtime import finish
 from convalgos.cpu.vectors import microkernel, simd
 
@@ -39,3 +41,6 @@ def step_kernels() -> Iterator[Compiled]:
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
     yield product_kernels.multiply_share, (SIZE, lanes, rows)
+    for gates in (recurrent_kernels.LSTM, recurrent_kernels.GRU, recurrent_kernels.PLAIN):
+        for images in range(ROWS[vector_bytes()].bit_length()):
+            yield recurrent_kernels.recur_share, (SIZE, lanes, gates, 1 << images)
