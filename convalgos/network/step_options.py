@@ -21,6 +21,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.attention import attention_seconds
 from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds
 from convalgos.cpu.elementwise.products import matmul_seconds
+from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.runtime.filter_reads import seconds_between_layers
@@ -48,6 +49,7 @@ from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.planned import PlanLimits
 from convalgos.network.pooled_convolutions import pooling_saves, poolings
 from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
+from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints, keeps
@@ -305,6 +307,8 @@ class StepOptions:
             return attention_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Product):
             return matmul_seconds(*step.sizes(self._shapes), self._machine)
+        if isinstance(step, Recurrence):
+            return recurrent_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Elementwise | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute

@@ -17,6 +17,7 @@ from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPla
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
+from convalgos.cpu.elementwise.recurrent import RecurrentPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.layout.reorder import Reorder, is_same
@@ -39,6 +40,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
+from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 
 NUMPY = {"multiply": np.multiply, "subtract": np.subtract, "divide": np.divide}
@@ -71,6 +73,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Product):
         return MatmulPlan(read, step.moves, step.scale)
+    if isinstance(step, Recurrence):
+        return RecurrentPlan(read[0], step.weights, step.gates, step.bias, step.turned, step.given)
     if isinstance(step, Rearrangement):
         return RearrangementPlan(read[0], step.moves)
     if isinstance(step, GroupNormalization):
