@@ -89,6 +89,10 @@ class Polyphase(Composite):
         sums = sum(count * self.planner.least(f) for f, count in self.kinds(problem))
         return MIXED * sums + self.least(problem, machine)
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        found = ((self.child(f), count) for f, count in self.kinds(problem))
+        return sum(count * child.algorithm.filter_bytes(child.computed) for child, count in found)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         kinds = self.kinds(problem)
         found = [self.child(f) for f, _ in kinds]

@@ -117,6 +117,14 @@ class BackwardData(ByForward):
             return slices.least_slices_seconds(cut, self.inner, machine)
         return sum(count * self.inner.least(f, machine) for f, count in self.kinds(problem))
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        if problem.is_empty:
+            return 0
+        return sum(count * self.inner.filter_bytes(f) for f, count in self.kinds(problem))
+
+    def seconds_between_layers(self, seconds: float, reading: float) -> float:
+        return self.inner.seconds_between_layers(seconds, reading)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0
