@@ -65,7 +65,7 @@ def _states_of(
 ) -> list[Step]:
     """The steps up to all states, of which the last is the first output."""
     gates, (w, r) = GATES[node.op], weights  # (directions, gates * hidden, channels), (..., hidden)
-    directions, rows, channels = w.shape
+    _, rows, channels = w.shape
     hidden = rows // gates
     of_inputs, of_states = np.split(bias, 2, 1)  # (directions, gates * hidden) each
     share = None

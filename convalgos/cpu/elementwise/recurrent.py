@@ -47,7 +47,7 @@ class RecurrentPlan(BoundStep):
         weights: (directions, gates * hidden, hidden), by which the state is multiplied.
         gates: 4 of an LSTM, 3 of a GRU, 1 of a plain layer.
         bias: (directions, hidden), of a GRU: added to the sums of its candidate before the share is taken.
-        turned: whether the one direction runs from the last time to the first; of two, the second always does.
+        turned: whether the one direction runs from the last time to the first; of two, the second does.
         given: whether a first state, and first cells, are given as inputs behind z; they are 0 else.
 
     Source: Hochreiter and Schmidhuber 1997, Long short-term memory; Cho et al. 2014, arXiv:1406.1078.

@@ -1,8 +1,8 @@
-"""The driver of recurrent layers: the state of each image, time by time, from its sums with all units before.
+"""The driver of recurrent layers: the state of each image, time by time, from the one before.
 
-What the inputs add to the gates is computed before, for all times at once. Here the state is multiplied by the
-recurrent weights, which stay in the caches: the gates of a vector of units are summed in registers, for some
-images together, and become the new state there.
+What the inputs add to the gates is computed before, for all times at once. Here the state is multiplied by
+the recurrent weights, which stay in the caches: the gates of a vector of units are summed in registers, for
+some images together, and become the new state there.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
 
 @simd.emitter
 def recur_block(
-    v: Vec, GATES: int, ROWS: int, h: Value, z: Value, z_row: Value, weights: Value, cells: Value, bias: Value,
-    y: Value, first: Value, rows: Value, hidden: Value,
+    v: Vec, GATES: int, ROWS: int, h: Value, z: Value, z_row: Value, weights: Value, cells: Value,
+    bias: Value, y: Value, first: Value, rows: Value, hidden: Value,
 ) -> None:  # fmt: skip
     """The units of one vector, of ROWS images: their next state; the last image stands for those beyond."""
     images = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
