@@ -308,7 +308,7 @@ def other_block(d: Drawing) -> None:
     if way == 0:
         activation(d, x)
     elif way == 1:
-        d.node("Softmax", x, axis=1)
+        d.node(d.rng.choice(("Softmax", "LogSoftmax")), x, axis=1)
     elif way == 2:
         d.node("Transpose", x, perm=[0, 1, *range(rank - 1, 1, -1)])
     elif way == 3:

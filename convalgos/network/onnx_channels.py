@@ -116,16 +116,17 @@ def local_response_norm(node: OnnxNode, model: OnnxModel) -> Steps:
 
 
 def softmax(node: OnnxNode, model: OnnxModel) -> Steps:
-    """Over the channels of maps, or the last dimension."""
+    """Over the channels of maps, or the last dimension; LogSoftmax, too."""
     rank, x, y = rank_of(node, model), node.inputs[0], node.outputs[0]
+    logs = node.op == "LogSoftmax"
     axis = node.attributes.get("axis", -1 if model.opset >= 13 else 1) % max(1, rank)
     behind, last = (model.shape(x) or ())[axis + 1 :], axis == rank - 1
     if rank < 2 or (model.opset < 13 and {*behind} - {1}):  # then over all dimensions from the axis on
         return None
     if rank == 2 and last:
-        return of_one_pixel(node, lambda of, made: [Softmax(node.name, (of,), made)])
+        return of_one_pixel(node, lambda of, made: [Softmax(node.name, (of,), made, logs)])
     if 3 <= rank <= 5 and axis == 1:
-        return [Softmax(node.name, (x,), y)]
+        return [Softmax(node.name, (x,), y, logs)]
     if not last:
         return None
-    return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made)])
+    return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made, logs)])

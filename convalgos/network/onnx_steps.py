@@ -337,5 +337,6 @@ MAKERS: dict[str, Maker] = {
     ROOT_NORM: root_norm,
     "LRN": local_response_norm,
     "Softmax": softmax,
+    "LogSoftmax": softmax,
     **dict.fromkeys(GATES, recurrent),
 }

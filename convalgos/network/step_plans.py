@@ -68,7 +68,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         of = step.scale, step.shift, step.epsilon, step.centred, step.largest
         return LayerNormPlan(read[0], layout, *of)
     if isinstance(step, Softmax):
-        return SoftmaxPlan(read[0], layout)
+        return SoftmaxPlan(read[0], layout, step.logs)
     if isinstance(step, Attention):
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Product):

@@ -32,10 +32,11 @@ def step_kernels() -> Iterator[Compiled]:
     for share in (
         elementwise.combine_share, elementwise.upsample_share, norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
-        resize_kernels.resize_share, softmax_kernels.softmax_share,
+        resize_kernels.resize_share,
     ):  # fmt: skip
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
+    yield from ((softmax_kernels.softmax_share, (SIZE, lanes, logs)) for logs in (0, 1))
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
