@@ -27,6 +27,7 @@ from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.runtime.filter_reads import seconds_between_layers
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
+from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -250,7 +251,7 @@ class StepOptions:
         if isinstance(step, Transpose):
             yield from self._transposes(step)
             return
-        if isinstance(step, Pooling | QuantizedMean | NORMS):
+        if isinstance(step, Pooling | QuantizedMean | NORMS | ElementFunction):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
         elif isinstance(step, MOVED | BYTEWISE) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
@@ -309,7 +310,10 @@ class StepOptions:
             return matmul_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Recurrence):
             return recurrent_seconds(*step.sizes(self._shapes), self._machine)
-        if isinstance(step, Elementwise | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean):
+        if isinstance(
+            step,
+            Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean,
+        ):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 

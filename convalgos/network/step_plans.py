@@ -11,8 +11,10 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
+from convalgos.core.layouts import array_shape
 from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
+from convalgos.cpu.elementwise.functions import FunctionPlan
 from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan, SoftmaxPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
@@ -23,6 +25,7 @@ from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.layout.reorder import Reorder, is_same
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.attention import Attention, Product, Rearrangement
+from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -73,6 +76,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Product):
         return MatmulPlan(read, step.moves, step.scale)
+    if isinstance(step, ElementFunction):
+        return FunctionPlan(step.function, array_shape(layout, read[0]))
     if isinstance(step, Recurrence):
         return RecurrentPlan(read[0], step.weights, step.gates, step.bias, step.turned, step.given)
     if isinstance(step, Rearrangement):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.elementwise import (
     attention_kernels,
+    function_kernels,
     lrn_kernels,
     matrix_rows,
     norm_kernels,
@@ -37,6 +38,8 @@ def step_kernels() -> Iterator[Compiled]:
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
     yield from ((softmax_kernels.softmax_share, (SIZE, lanes, logs)) for logs in (0, 1))
+    for code in range(len(function_kernels.FUNCTIONS)):
+        yield function_kernels.function_share, (SIZE, lanes, code)
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
