@@ -312,7 +312,7 @@ def other_block(d: Drawing) -> None:
     elif way == 2:
         d.node("Transpose", x, perm=[0, 1, *range(rank - 1, 1, -1)])
     elif way == 3:
-        norm(d, d.node("Sin", x))
+        norm(d, d.node(d.rng.choice(("Sin", "Abs", "Neg")), x))
     elif way == 4 and rank == 4:
         d.node("LRN", x, size=d.rng.choice((3, 5)), alpha=1e-2)
     else:
