@@ -11,6 +11,7 @@ from convalgos.cpu.elementwise.norms import LayerNormPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.network.attention import Attention, Product
 from convalgos.network.graph import Foreign, LayerNormalization
+from convalgos.network.network import load
 from convalgos.network.onnx_graph import from_onnx
 
 pytest.importorskip("onnx")
@@ -120,3 +121,13 @@ def test_norms_of_other_dimensions_and_what_is_read_twice():
     model = b.model(of_channels, rows, b.node("Div", "x", held), held)
     check_model(model, numbers((3, 6, 5, 7)))
     assert kinds(model).count(LayerNormalization) == 1
+
+
+def test_a_network_with_a_norm_comes_back_from_its_file(tmp_path):
+    """Its largest factor is infinite, for which JSON has no form."""
+    b = Builder()
+    x = b.node("Transpose", b.conv(), perm=[0, 2, 3, 1])
+    net = from_onnx(b.model(b.node("LayerNormalization", x, numbers(8), axis=-1)))
+    y = net(image := numbers((1, 8, 9, 7)))
+    net.save(tmp_path / "net")
+    assert np.array_equal(load(tmp_path / "net")(image), y)

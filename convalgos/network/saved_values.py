@@ -5,6 +5,7 @@ What may be anything comes as null, a number, a text, a list, or an object of on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -73,6 +74,8 @@ def plain_value(value: Any, arrays: Arrays) -> Any:
     Raises:
         TypeError: there is no form for it.
     """
+    if isinstance(value, float) and not math.isfinite(value):  # for which JSON has no form
+        return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
@@ -105,6 +108,8 @@ def value_of_plain(value: Any, arrays: Arrays) -> Any:
     if kind == "packed":
         array = arrays.get(given)
         return Packed(array, array.ctypes.data)
+    if kind == "float":
+        return float(given)
     if kind == "activation":
         name, *numbers = given
         return Activation(str(name), *map(float, numbers))
