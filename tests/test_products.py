@@ -5,13 +5,13 @@ import pytest
 from test_network_odd_models import check_model
 from test_network_onnx import Builder, numbers
 
+import convalgos as ca
 from convalgos.core.layouts import array_shape, laid
 from convalgos.core.moves import moved
 from convalgos.cpu.elementwise.norms import LayerNormPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.network.attention import Attention, Product
 from convalgos.network.graph import Foreign, LayerNormalization
-from convalgos.network.network import load
 from convalgos.network.onnx_graph import from_onnx
 
 pytest.importorskip("onnx")
@@ -130,4 +130,4 @@ def test_a_network_with_a_norm_comes_back_from_its_file(tmp_path):
     net = from_onnx(b.model(b.node("LayerNormalization", x, numbers(8), axis=-1)))
     y = net(image := numbers((1, 8, 9, 7)))
     net.save(tmp_path / "net")
-    assert np.array_equal(load(tmp_path / "net")(image), y)
+    assert np.array_equal(ca.network.load(tmp_path / "net")(image), y)
