@@ -278,6 +278,29 @@ def group_norm(d: Drawing) -> None:
         d.node("Add", y, d.node("GlobalMaxPool", x))
 
 
+def recurrent_block(d: Drawing) -> None:
+    """A layer over time, or along the rows of maps, of one direction or both."""
+    x, rng = d.map(), d.rng
+    if d.quantisable:
+        raise DoesNotFit("states are no integers")
+    if d.rank(x) == 4:
+        highest = d.node("MaxPool", x, kernel_shape=(d.shapes[x][0][2], 1))
+        x = d.node("Squeeze", highest, np.int64([2]))
+    if d.rank(x) != 3 or len({shape[1] for shape in d.shapes[x]}) > 1:
+        raise DoesNotFit("no lines of channels")
+    op, gates = rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
+    way = rng.choice(("forward", "reverse", "bidirectional"))
+    directions, hidden, c = 1 + (way == "bidirectional"), rng.choice((3, 8, 16, 21)), d.channels(x)
+    w = d.floats(directions, gates * hidden, c, scale=1 / math.sqrt(c))
+    r = d.floats(directions, gates * hidden, hidden, scale=1 / math.sqrt(hidden))
+    bias = [d.floats(directions, 2 * gates * hidden)] if d.chance(0.7) else []
+    more = {"linear_before_reset": int(d.chance(0.8))} if op == "GRU" else {}
+    lines = d.node("Transpose", x, perm=[2, 0, 1])
+    y = d.node(op, lines, w, r, *bias, hidden_size=hidden, direction=way, **more)
+    y = d.node("Reshape", d.node("Transpose", y, perm=[0, 2, 1, 3]), np.int64([0, 0, directions * hidden]))
+    d.node("Transpose", y, perm=[1, 2, 0])
+
+
 def other_block(d: Drawing) -> None:
     """What the library leaves to ONNX Runtime, and what is rare."""
     x, way = d.map(), d.rng.randrange(6)
@@ -285,11 +308,11 @@ def other_block(d: Drawing) -> None:
     if way == 0:
         activation(d, x)
     elif way == 1:
-        d.node("Softmax", x, axis=1)
+        d.node(d.rng.choice(("Softmax", "LogSoftmax")), x, axis=1)
     elif way == 2:
         d.node("Transpose", x, perm=[0, 1, *range(rank - 1, 1, -1)])
     elif way == 3:
-        norm(d, d.node("Sin", x))
+        norm(d, d.node(d.rng.choice(("Sin", "Abs", "Neg")), x))
     elif way == 4 and rank == 4:
         d.node("LRN", x, size=d.rng.choice((3, 5)), alpha=1e-2)
     else:
@@ -299,5 +322,6 @@ def other_block(d: Drawing) -> None:
 BLOCKS = {  # and how often they are drawn
     plain_block: 6, depthwise_block: 3, inverted_residual: 4, excitation: 1, transposed_block: 2, pooling: 3,
     whole_pooling: 0.7, addition: 3, residual_block: 4, concatenation: 4, selection: 2, resizing: 1,
-    padding: 1.5, head: 1, channels_last_block: 1, group_norm: 1, other_block: 1.5,
+    padding: 1.5, head: 1, channels_last_block: 1, group_norm: 1, recurrent_block: 0.7,
+    other_block: 1.5,
 }  # fmt: skip

@@ -30,6 +30,7 @@ from convalgos.network.graph import (
     TransposedConvolution,
 )
 from convalgos.network.group_norms import GroupNormalization
+from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 from convalgos.onnx.session import Session
 
@@ -38,7 +39,7 @@ ROUGH = 0.6, 0.03  # of the largest element, of a quantised network: at most, an
 LARGE = 1e30  # what is beyond is no number of a network
 FLOATS = (  # steps whose sums differ in their last bits by algorithm and by threads
     Convolution, TransposedConvolution, Foreign, LayerNormalization, LocalResponseNormalization, Resizing,
-    Elementwise, GroupNormalization, Softmax,
+    Elementwise, GroupNormalization, Recurrence, Softmax,
 )  # fmt: skip
 
 

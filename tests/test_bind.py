@@ -75,10 +75,10 @@ GRADIENTS = {  # by the algorithm that computes their phases
 @pytest.mark.parametrize("text", GRADIENTS)
 def test_a_bound_gradient_is_launches_for_any_arrays(text):
     problem = ConvProblem.parse(text)
-    dy, w, dx, bias, _ = data(problem)
+    dy, w, dx, bias, residual = data(problem)
     plan = ca.plan(problem, algorithm=GRADIENTS[text])
     other_dy, other_dx = dy[::-1] + 1, np.full_like(dx, np.nan)
-    for activation in (None, "relu"):
+    for activation in (None, "relu", "silu"):
         run = plan.bind(dy, plan.prepare(w), dx, bias, activation)
         assert run.launches is not None and run.x_places and run.y_places
         run.run()
@@ -91,6 +91,13 @@ def test_a_bound_gradient_is_launches_for_any_arrays(text):
                 held.value = other.ctypes.data + place.offset
         run.run()
         assert np.array_equal(other_dx, plan(other_dy, w, bias=bias, activation=activation))
+    run = plan.bind(dy, plan.prepare(w), dx, bias, "silu", residual)
+    assert run.launches is not None and not run.y_places
+    run.run()
+    assert np.array_equal(dx, plan(dy, w, bias=bias, activation="silu", residual=residual))
+    dx[...] = residual
+    plan.bind(dy, plan.prepare(w), dx, bias, "silu", dx).run()
+    assert np.array_equal(dx, plan(dy, w, bias=bias, activation="silu", residual=residual))
 
 
 OF_THREADS = (

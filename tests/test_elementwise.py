@@ -146,15 +146,22 @@ def test_shares_of_channels(shape, layout):
     y[...] = laid(x, layout)
     SoftmaxPlan(shape, layout).bind(y, y).run()
     assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-30)
+    y[...] = laid(x, layout)
+    SoftmaxPlan(shape, layout, logs=True).bind(y, y).run()
+    with np.errstate(divide="ignore"):
+        right = x - x.max(1, keepdims=True, initial=-np.inf) - np.log(powers.sum(1, keepdims=True))
+    assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_shares_of_what_is_no_number(layout):
     x = values((1, 21, 5))
     x[0, 3, 1], x[0, 20, 2], x[0, :, 3] = np.nan, np.inf, -np.inf
-    SoftmaxPlan(x.shape, layout).run((np.ascontiguousarray(laid(x, layout)),), y := empty(layout, x.shape))
-    found = to_logical(y, layout, 21)
-    assert np.isnan(found[..., 1:4]).all() and not np.isnan(found[..., [0, 4]]).any()
+    for logs in (False, True):
+        plan = SoftmaxPlan(x.shape, layout, logs)
+        plan.run((np.ascontiguousarray(laid(x, layout)),), y := empty(layout, x.shape))
+        found = to_logical(y, layout, 21)
+        assert np.isnan(found[..., 1:4]).all() and not np.isnan(found[..., [0, 4]]).any()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -105,3 +105,12 @@ def test_products_of_one_sequence_then_of_several():
         x = RNG.standard_normal(size).astype("f4")
         (y,) = session.run(None, {"x": x})
         np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_one_number_of_maps_in_blocks():
+    """A region that reads them in another layout than they are computed in, and gives the shape ()."""
+    build = Builder((1, 32, 40, 40))
+    x = build.conv(k=64, c=32)
+    number = build.node("Sin", build.node("ReduceMean", x, keepdims=0))
+    y = build.node("Mul", build.conv(x, c=64), number)
+    check_model(build.model(y, number), RNG.standard_normal((1, 32, 40, 40)).astype("f4"))

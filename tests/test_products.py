@@ -5,6 +5,7 @@ import pytest
 from test_network_odd_models import check_model
 from test_network_onnx import Builder, numbers
 
+import convalgos as ca
 from convalgos.core.layouts import array_shape, laid
 from convalgos.core.moves import moved
 from convalgos.cpu.elementwise.norms import LayerNormPlan
@@ -120,3 +121,13 @@ def test_norms_of_other_dimensions_and_what_is_read_twice():
     model = b.model(of_channels, rows, b.node("Div", "x", held), held)
     check_model(model, numbers((3, 6, 5, 7)))
     assert kinds(model).count(LayerNormalization) == 1
+
+
+def test_a_network_with_a_norm_comes_back_from_its_file(tmp_path):
+    """Its largest factor is infinite, for which JSON has no form."""
+    b = Builder()
+    x = b.node("Transpose", b.conv(), perm=[0, 2, 3, 1])
+    net = from_onnx(b.model(b.node("LayerNormalization", x, numbers(8), axis=-1)))
+    y = net(image := numbers((1, 8, 9, 7)))
+    net.save(tmp_path / "net")
+    assert np.array_equal(ca.network.load(tmp_path / "net")(image), y)

@@ -94,6 +94,10 @@ class Polyphase(Composite):
         phases = sum(count for _, count in self.kinds(problem))
         return super().prepare_cost(problem, machine) + rotation_seconds(problem, phases, machine)
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        found = ((self.child(f), count) for f, count in self.kinds(problem))
+        return sum(count * child.algorithm.filter_bytes(child.computed) for child, count in found)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         kinds = self.kinds(problem)
         found = [self.child(f) for f, _ in kinds]

@@ -204,7 +204,8 @@ class _Assembly:
         before = step
         if (inputs, output) != (step.inputs, step.output):
             step = replace(step, inputs=inputs, output=output)
-            self._shapes[output] = self._shapes.get(output) or step.output_shape(self._shapes)
+            if output not in self._shapes:  # one number has the shape ()
+                self._shapes[output] = step.output_shape(self._shapes)
             self._copy_dtype(before.output, output)
         self._layouts |= dict.fromkeys(step.outputs, option.writes)
         plan, seconds = self._plan(step, option, before in self._compared)

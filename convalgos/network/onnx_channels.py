@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from convalgos.network.attention import Rearrangement
 from convalgos.network.graph import (
     LayerNormalization,
     LocalResponseNormalization,
@@ -19,6 +20,7 @@ from convalgos.network.softmax import Softmax
 
 Steps = list[Step] | None
 Maker = Callable[[OnnxNode, OnnxModel], Steps]
+TIMES_FIRST, IMAGES_FIRST = (2, 0, 1), (1, 2, 0)  # (N, C, T) to (T, N, C), and back
 LRN_DEFAULTS = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
 
 
@@ -59,9 +61,26 @@ def moved_channels(node: OnnxNode, model: OnnxModel) -> Steps:
     """The channels of maps to the last dimension, or from there."""
     rank = rank_of(node, model)
     order = tuple(node.attributes.get("perm", range(rank)[::-1]))
+    if rank == 3 and order in (TIMES_FIRST, IMAGES_FIRST):
+        return _with_times_first(node, order)
     if not 3 <= rank <= 5 or order not in (channels_to_last(rank), channels_from_last(rank)):
         return None
     return [Transpose(node.name, (node.inputs[0],), node.outputs[0], order)]
+
+
+def _with_times_first(node: OnnxNode, order: tuple[int, ...]) -> Steps:
+    """Images of channels over time as recurrent layers read them, (T, N, C), or back."""
+    x, y, between = node.inputs[0], node.outputs[0], f"{node.outputs[0]}/turned"
+    swap = (("transpose", (1, 0, 2)),)
+    if order == TIMES_FIRST:
+        return [
+            Transpose(node.name, (x,), between, channels_to_last(3)),
+            Rearrangement(node.name, (between,), y, swap),
+        ]
+    return [
+        Rearrangement(node.name, (x,), between, swap),
+        Transpose(node.name, (between,), y, channels_from_last(3)),
+    ]
 
 
 def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -97,16 +116,17 @@ def local_response_norm(node: OnnxNode, model: OnnxModel) -> Steps:
 
 
 def softmax(node: OnnxNode, model: OnnxModel) -> Steps:
-    """Over the channels of maps, or the last dimension."""
+    """Over the channels of maps, or the last dimension; LogSoftmax, too."""
     rank, x, y = rank_of(node, model), node.inputs[0], node.outputs[0]
+    logs = node.op == "LogSoftmax"
     axis = node.attributes.get("axis", -1 if model.opset >= 13 else 1) % max(1, rank)
     behind, last = (model.shape(x) or ())[axis + 1 :], axis == rank - 1
     if rank < 2 or (model.opset < 13 and {*behind} - {1}):  # then over all dimensions from the axis on
         return None
     if rank == 2 and last:
-        return of_one_pixel(node, lambda of, made: [Softmax(node.name, (of,), made)])
+        return of_one_pixel(node, lambda of, made: [Softmax(node.name, (of,), made, logs)])
     if 3 <= rank <= 5 and axis == 1:
-        return [Softmax(node.name, (x,), y)]
+        return [Softmax(node.name, (x,), y, logs)]
     if not last:
         return None
-    return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made)])
+    return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made, logs)])

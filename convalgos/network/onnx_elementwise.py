@@ -10,11 +10,15 @@ import numpy as np
 
 from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.channel_scaling import channel_scaling
+from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import Elementwise, View
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 
 OPERATIONS = {"Add": "add", "Sum": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
+FUNCTIONS = {
+    "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Abs": "abs", "Neg": "negative",
+}  # fmt: skip
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -62,6 +66,17 @@ def prelu(node: OnnxNode, model: OnnxModel) -> Steps:
 def gelu(node: OnnxNode, model: OnnxModel) -> Steps:
     tanh = node.attributes.get("approximate", b"none") == b"tanh"
     return activated_by(Activation("gelu_tanh" if tanh else "gelu"))(node, model)
+
+
+def function(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of each element by itself; the powers that need no logarithm are among them."""
+    x, name = node.inputs[0], FUNCTIONS.get(node.op)
+    if node.op == "Pow":
+        exponent = model.number(node.inputs[1])
+        name = {0.5: "sqrt", -1.0: "reciprocal"}.get(exponent or 0.0)
+        if exponent == 2:
+            return [Elementwise(node.name, (x, x), node.outputs[0], "multiply")]
+    return None if name is None else [ElementFunction(node.name, (x,), node.outputs[0], name)]
 
 
 def elu(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -206,4 +221,6 @@ ELEMENTWISE: dict[str, Maker] = {
     "Mul": arithmetic,
     "Div": arithmetic,
     "BatchNormalization": batch_norm,
+    "Pow": function,
+    **dict.fromkeys(FUNCTIONS, function),
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.attention import Rearrangement
+from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -35,7 +36,7 @@ from convalgos.network.softmax import Softmax
 
 LIGHT = (
     *(Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization, Rearrangement),
-    *(Softmax, Quantize, Dequantize, Lookup),
+    *(ElementFunction, Softmax, Quantize, Dequantize, Lookup),
 )
 
 

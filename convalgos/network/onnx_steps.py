@@ -44,6 +44,7 @@ from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
 from convalgos.network.onnx_products import computed_product
 from convalgos.network.onnx_quantized import QUANTIZED
+from convalgos.network.onnx_recurrent import GATES, recurrent
 from convalgos.network.onnx_reductions import reduced_mean, reduced_sum, sizes_after
 from convalgos.network.onnx_region import foreign_step
 from convalgos.network.onnx_resizing import resized
@@ -336,4 +337,6 @@ MAKERS: dict[str, Maker] = {
     ROOT_NORM: root_norm,
     "LRN": local_response_norm,
     "Softmax": softmax,
+    "LogSoftmax": softmax,
+    **dict.fromkeys(GATES, recurrent),
 }

@@ -5,6 +5,7 @@ What may be anything comes as null, a number, a text, a list, or an object of on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -17,14 +18,14 @@ from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime.plan import Packed
-from convalgos.network import attention, group_norms, quantized_graph, softmax
+from convalgos.network import attention, functions, group_norms, quantized_graph, recurrence, softmax
 from convalgos.network import graph as graphs
 from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.mapped_weights import in_memory
 
 STEPS: dict[str, type[Step]] = {
     found.__name__: found
-    for module in (graphs, attention, group_norms, softmax, quantized_graph)
+    for module in (graphs, attention, functions, group_norms, softmax, recurrence, quantized_graph)
     for found in vars(module).values()
     if isinstance(found, type) and issubclass(found, Step) and found not in (Step, Foreign)
 }
@@ -73,6 +74,8 @@ def plain_value(value: Any, arrays: Arrays) -> Any:
     Raises:
         TypeError: there is no form for it.
     """
+    if isinstance(value, float) and not math.isfinite(value):  # for which JSON has no form
+        return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
@@ -105,6 +108,8 @@ def value_of_plain(value: Any, arrays: Arrays) -> Any:
     if kind == "packed":
         array = arrays.get(given)
         return Packed(array, array.ctypes.data)
+    if kind == "float":
+        return float(given)
     if kind == "activation":
         name, *numbers = given
         return Activation(str(name), *map(float, numbers))

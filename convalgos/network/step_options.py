@@ -21,11 +21,13 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.attention import attention_seconds
 from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds
 from convalgos.cpu.elementwise.products import matmul_seconds
+from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.runtime.filter_reads import seconds_between_layers
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
+from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -48,6 +50,7 @@ from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.planned import PlanLimits
 from convalgos.network.pooled_convolutions import pooling_saves, poolings
 from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
+from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints, keeps
@@ -248,7 +251,7 @@ class StepOptions:
         if isinstance(step, Transpose):
             yield from self._transposes(step)
             return
-        if isinstance(step, Pooling | QuantizedMean | NORMS):
+        if isinstance(step, Pooling | QuantizedMean | NORMS | ElementFunction):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
         elif isinstance(step, MOVED | BYTEWISE) or self._is_laid_alike(step):
             layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
@@ -305,7 +308,12 @@ class StepOptions:
             return attention_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Product):
             return matmul_seconds(*step.sizes(self._shapes), self._machine)
-        if isinstance(step, Elementwise | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean):
+        if isinstance(step, Recurrence):
+            return recurrent_seconds(*step.sizes(self._shapes), self._machine)
+        if isinstance(
+            step,
+            Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean,
+        ):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 

@@ -11,17 +11,21 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
+from convalgos.core.layouts import array_shape
 from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
+from convalgos.cpu.elementwise.functions import FunctionPlan
 from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan, SoftmaxPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
+from convalgos.cpu.elementwise.recurrent import RecurrentPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.layout.reorder import Reorder, is_same
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.attention import Attention, Product, Rearrangement
+from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
     Concatenation,
@@ -39,6 +43,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
+from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 
 NUMPY = {"multiply": np.multiply, "subtract": np.subtract, "divide": np.divide}
@@ -66,11 +71,15 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         of = step.scale, step.shift, step.epsilon, step.centred, step.largest
         return LayerNormPlan(read[0], layout, *of)
     if isinstance(step, Softmax):
-        return SoftmaxPlan(read[0], layout)
+        return SoftmaxPlan(read[0], layout, step.logs)
     if isinstance(step, Attention):
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Product):
         return MatmulPlan(read, step.moves, step.scale)
+    if isinstance(step, ElementFunction):
+        return FunctionPlan(step.function, array_shape(layout, read[0]))
+    if isinstance(step, Recurrence):
+        return RecurrentPlan(read[0], step.weights, step.gates, step.bias, step.turned, step.given)
     if isinstance(step, Rearrangement):
         return RearrangementPlan(read[0], step.moves)
     if isinstance(step, GroupNormalization):

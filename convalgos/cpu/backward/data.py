@@ -125,6 +125,14 @@ class BackwardData(ByForward):
         rotated = rotation_seconds(problem, phases, machine, self._together(problem))
         return super().prepare_cost(problem, machine) + rotated
 
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        if problem.is_empty:
+            return 0
+        return sum(count * self.inner.filter_bytes(f) for f, count in self.kinds(problem))
+
+    def seconds_between_layers(self, seconds: float, reading: float) -> float:
+        return self.inner.seconds_between_layers(seconds, reading)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:
             return 0

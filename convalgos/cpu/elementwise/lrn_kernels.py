@@ -2,10 +2,7 @@
 
 Where pixels lie together vectors hold neighbouring pixels, and windows go over planes. Where channels do, the
 squares of a pixel are written side by side with zeros around them, and read at each place of the window.
-Powers are exp(exponent * ln x), with ln as a polynomial.
-
-Source: ln by reduction to [sqrt(1/2), sqrt(2)], Cody and Waite, Software Manual for the Elementary Functions,
-1980.
+Powers are exp(exponent * ln x).
 """
 
 from __future__ import annotations
@@ -19,8 +16,9 @@ from convalgos.cpu.elementwise.pixel_vectors import (
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.activations import FLOATS, exponential
-from convalgos.cpu.vectors.simd import Value, Vec, carray, ir, pointer
+from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.logarithms import logarithm
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 # Steps in elements, as those of `norm_kernels`; windows reach `below` and `above` a channel. `numbers`: what
 # is added to sums of squares, what these are multiplied by before, and the power of it all. `squares`: where
@@ -29,12 +27,6 @@ LRN_FIELDS = fields(
     "x y squares squares_task numbers by_pixel images pixels channels below above x_n y_n pixel_step "
     "channel_step tasks"
 )
-# ln(1 + f) / f by powers of f, interpolated at Chebyshev's nodes of [sqrt(1/2) - 1, sqrt(2) - 1]
-LOGARITHM = (
-    1.0, -0.499999881, 0.333333462, -0.250015795, 0.200009391, -0.166083694, 0.141996503, -0.132660314,
-    0.128066108, -0.0745118633,
-)  # fmt: skip
-HALF_ROOT = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
 @jit.specialise
@@ -121,25 +113,5 @@ def _share(v: Vec, squares: Value, numbers: Value) -> Value:
 
 def _power(v: Vec, x: Value, exponent: Value) -> Value:
     """x to a power, of lanes of at least 0; off by about 1 + |exponent * ln x| units in the last place."""
-    found = exponential(v, v.fmul(exponent, _logarithm(v, x)))
+    found = exponential(v, v.fmul(exponent, logarithm(v, x)))
     return v.b.select(v.b.fcmp_ordered("ord", x, x), found, x)
-
-
-def _logarithm(v: Vec, x: Value) -> Value:
-    """ln x: the exponent times ln 2, and a polynomial of what the mantissa is above 1."""
-    of = FLOATS[4]
-    words = ir.VectorType(ir.IntType(32), v.lanes)
-
-    def each(value: int) -> Value:
-        return ir.Constant(words, [value] * v.lanes)
-
-    bits = v.b.bitcast(x, words)
-    above = v.b.sub(bits, each(HALF_ROOT))
-    exponent = v.b.ashr(above, each(of.fraction))
-    mantissa = v.b.sub(bits, v.b.shl(exponent, each(of.fraction)))  # of [sqrt(1/2), sqrt(2))
-    f = v.fsub(v.b.bitcast(mantissa, v.type), v.const(1))
-    series = v.const(LOGARITHM[-1])
-    for coefficient in reversed(LOGARITHM[:-1]):
-        series = v.fma(series, f, v.const(coefficient))
-    whole = v.b.sitofp(exponent, v.type)
-    return v.fma(whole, v.const(of.ln2_high), v.fma(series, f, v.fmul(whole, v.const(of.ln2_low))))

@@ -254,6 +254,7 @@ class SoftmaxPlan(BoundStep):
     Args:
         shape: logical, (N, C, *spatial), of x.
         layout: of x and y.
+        logs: whether y is the logarithm of that.
 
     Example:
         >>> x = np.log(np.float32([1, 2, 5])).reshape(1, 3, 1)
@@ -264,14 +265,14 @@ class SoftmaxPlan(BoundStep):
 
     strided_batch = True
 
-    def __init__(self, shape: Shape, layout: str):
-        self._shape = array_shape(layout, shape)
+    def __init__(self, shape: Shape, layout: str, logs: bool = False):
+        self._shape, self._logs = array_shape(layout, shape), logs
         self._lanes, self._values = _steps(shape, layout)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         x, y = arrays
         values = self._values | _addresses(x, y, self._shape)
-        kernel = softmax_share(FLOAT.itemsize, self._lanes)
+        kernel = softmax_share(FLOAT.itemsize, self._lanes, int(self._logs))
         return launched(kernel, SOFTMAX_FIELDS, values, y.size, x, y, self)
 
 

@@ -1,7 +1,8 @@
 """The driver of softmax over the channels of the pixels of maps, in every layout.
 
 Where pixels lie together vectors hold neighbouring pixels, and channels are planes; where channels do, a
-pixel is a row of vectors. Exponentials go to y, and are multiplied there by 1 over their sum.
+pixel is a row of vectors. Exponentials go to y, and are multiplied there by 1 over their sum; of logarithms
+they are only summed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.logarithms import logarithm
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 # Steps in elements, as those of `norm_kernels`.
@@ -27,7 +29,7 @@ SOFTMAX_FIELDS = fields("x y by_pixel images pixels channels x_n y_n pixel_step 
 
 
 @jit.specialise
-def softmax_share(SIZE: int, LANES: int) -> jit.Kernel:
+def softmax_share(SIZE: int, LANES: int, LOGS: int) -> jit.Kernel:
     """The pixels of a task, in runs within an image."""
 
     def softmax_share(args: int, task: int) -> None:
@@ -37,16 +39,18 @@ def softmax_share(SIZE: int, LANES: int) -> jit.Kernel:
         while at < end:
             run, x, y = run_of_pixels(a, at, end, SIZE)
             if a.by_pixel:
-                softmax_planes(SIZE, LANES, x, y, run, a.channels, a.channel_step)
+                softmax_planes(SIZE, LANES, LOGS, x, y, run, a.channels, a.channel_step)
             else:
-                softmax_pixels(SIZE, LANES, x, y, run, a.channels, a.pixel_step, a.channel_step)
+                softmax_pixels(SIZE, LANES, LOGS, x, y, run, a.channels, a.pixel_step, a.channel_step)
             at += run
 
     return softmax_share
 
 
 @simd.emitter
-def softmax_planes(v: Vec, x: Value, y: Value, count: Value, channels: Value, plane: Value) -> None:
+def softmax_planes(
+    v: Vec, LOGS: int, x: Value, y: Value, count: Value, channels: Value, plane: Value
+) -> None:
     """Of pixels that lie together: channels are planes, and each lane holds a pixel."""
     source, to = v.pointer(x), v.pointer(y)
 
@@ -64,7 +68,15 @@ def softmax_planes(v: Vec, x: Value, y: Value, count: Value, channels: Value, pl
             for at, most, total in zip(places(c), largest, sums, strict=True):
                 value = exponential(v, v.fsub(load_pixel_vector(v, source, at, mask), most.value))
                 total.set(v.fadd(total.value, value))
-                store_pixel_vector(v, value, to, at, mask)
+                if not LOGS:
+                    store_pixel_vector(v, value, to, at, mask)
+        if LOGS:
+            logs = [_logarithm_of_sum(v, total.value) for total in sums]
+            with v.loop(channels) as c:
+                for at, most, log in zip(places(c), largest, logs, strict=True):
+                    value = v.fsub(load_pixel_vector(v, source, at, mask), most.value)
+                    store_pixel_vector(v, v.fsub(value, log), to, at, mask)
+            return
         shares = [v.b.fdiv(v.const(1), total.value) for total in sums]
         with v.loop(channels) as c:
             for at, share in zip(places(c), shares, strict=True):
@@ -75,8 +87,9 @@ def softmax_planes(v: Vec, x: Value, y: Value, count: Value, channels: Value, pl
 
 @simd.emitter
 def softmax_pixels(
-    v: Vec, x: Value, y: Value, count: Value, channels: Value, pixel_step: Value, vector_step: Value
-) -> None:
+    v: Vec, LOGS: int, x: Value, y: Value, count: Value, channels: Value, pixel_step: Value,
+    vector_step: Value,
+) -> None:  # fmt: skip
     """Of pixels whose channels lie together, each a row of vectors."""
     vectors = v.idiv(v.iadd(channels, v.lanes - 1), v.lanes)
     with v.loop(count) as pixel:
@@ -96,8 +109,17 @@ def softmax_pixels(
             value, at, mask = loaded(i, source)
             value = exponential(v, v.fsub(value, largest))
             total.set(v.fadd(total.value, v.b.select(mask, value, v.zero())))
-            v.store_masked(value, to, at, mask)
-        share = v.b.fdiv(v.const(1), in_all_lanes(v, total.value, v.fadd))
+            if not LOGS:
+                v.store_masked(value, to, at, mask)
+        whole = in_all_lanes(v, total.value, v.fadd)
+        share = _logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole)
         with v.loop(vectors) as i:
-            value, at, mask = loaded(i, to)
-            v.store_masked(v.fmul(value, share), to, at, mask)
+            value, at, mask = loaded(i, source if LOGS else to)
+            value = v.fsub(v.fsub(value, largest), share) if LOGS else v.fmul(value, share)
+            v.store_masked(value, to, at, mask)
+
+
+def _logarithm_of_sum(v: Vec, total: Value) -> Value:
+    """ln of the sum of exponentials, which is at least 1, but where a pixel has no number."""
+    above = v.b.fcmp_ordered(">", total, v.zero())
+    return v.b.select(above, logarithm(v, total), v.const(math.nan))

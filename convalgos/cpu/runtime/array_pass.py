@@ -70,6 +70,12 @@ class ArrayPass:
         self.kept = source, added, target, numbers, self._record
         self.launch = Launch(finish_share(), address(self._record), tasks)
 
+    @property
+    def target_words(self) -> tuple[int, int]:
+        """The addresses of the words that say where a target lies which is the source, too."""
+        names, begin = PASS.split(), self._record.ctypes.data
+        return begin + 8 * names.index("source"), begin + 8 * names.index("target")
+
     def run(self) -> None:
         jit.launch(*self.launch[:3])
 

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterator
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.elementwise import (
     attention_kernels,
+    function_kernels,
     lrn_kernels,
     matrix_rows,
     norm_kernels,
     product_kernels,
     rearranging_kernels,
+    recurrent_kernels,
     resize_kernels,
     selection_kernels,
     softmax_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
+from convalgos.cpu.elementwise.recurrent import ROWS
 from convalgos.cpu.runtime import finish
 from convalgos.cpu.vectors import microkernel, simd
 
@@ -30,12 +33,18 @@ def step_kernels() -> Iterator[Compiled]:
     for share in (
         elementwise.combine_share, elementwise.upsample_share, norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
-        resize_kernels.resize_share, softmax_kernels.softmax_share,
+        resize_kernels.resize_share,
     ):  # fmt: skip
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
+    yield from ((softmax_kernels.softmax_share, (SIZE, lanes, logs)) for logs in (0, 1))
+    for code in range(len(function_kernels.FUNCTIONS)):
+        yield function_kernels.function_share, (SIZE, lanes, code)
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
     yield product_kernels.multiply_share, (SIZE, lanes, rows)
+    for gates in (recurrent_kernels.LSTM, recurrent_kernels.GRU, recurrent_kernels.PLAIN):
+        for images in range(ROWS[vector_bytes()].bit_length()):
+            yield recurrent_kernels.recur_share, (SIZE, lanes, gates, 1 << images)

@@ -1,0 +1,141 @@
+"""The driver of recurrent layers: the state of each image, time by time, from the one before.
+
+What the inputs add to the gates is computed before, for all times at once. Here the state is multiplied by
+the recurrent weights, which stay in the caches: the gates of a vector of units are summed in registers, for
+some images together, and become the new state there.
+"""
+
+from __future__ import annotations
+
+from convalgos.core.epilogue import KINDS
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.activations import activate
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
+
+LSTM, GRU, PLAIN = 4, 3, 1  # gates, which tell the kinds of layers apart
+CHAINS = 2  # of sums of a gate where one image has too few of them to keep the multipliers busy
+
+# z (times, images, directions * gates * hidden), whose steps between times and images are given in elements;
+# h, c (directions, images, hidden): the first states; y (times, directions, images, hidden). `weights`
+# (directions, padded / LANES, hidden, gates, LANES), `bias` (directions, padded); a unit of work is ROWS
+# images of one direction, with `cells` (ROWS, padded) of its own. Direction 1 - turned runs backwards.
+RECURRENT_FIELDS = fields(
+    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned tasks"
+)
+
+
+@jit.specialise
+def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
+    """The units of a task, each through all times."""
+
+    def recur_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, RECURRENT_FIELDS)[0]
+        total, row = a.directions * a.units, a.hidden * SIZE
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            d, first = unit // a.units, unit % a.units * ROWS
+            rows, cells = min(ROWS, a.images - first), a.cells + unit * ROWS * a.padded * SIZE
+            if GATES == LSTM:
+                for i in range(ROWS):
+                    image = d * a.images + first + min(i, rows - 1)
+                    simd.copy_bytes(cells + i * a.padded * SIZE, a.c + image * row, row)
+            weights, bias = a.weights + d * a.padded * GATES * row, a.bias + d * a.padded * SIZE
+            h = a.h + (d * a.images + first) * row
+            for step in range(a.times):
+                t = step
+                if d + a.turned == 1:
+                    t = a.times - 1 - step
+                z = a.z + (t * a.z_t + first * a.z_n + d * GATES * a.hidden) * SIZE
+                y = a.y + ((t * a.directions + d) * a.images + first) * row
+                for block in range(a.padded // LANES):
+                    recur_block(
+                        SIZE, LANES, GATES, ROWS, h, z, a.z_n, weights, cells, bias, y, block * LANES, rows,
+                        a.hidden,
+                    )  # fmt: skip
+                h = y
+
+    return recur_share
+
+
+@simd.emitter
+def recur_block(
+    v: Vec, GATES: int, ROWS: int, h: Value, z: Value, z_row: Value, weights: Value, cells: Value,
+    bias: Value, y: Value, first: Value, rows: Value, hidden: Value,
+) -> None:  # fmt: skip
+    """The units of one vector, of ROWS images: their next state; the last image stands for those beyond."""
+    images = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
+    before = [v.at(v.pointer(h), v.imul(image, hidden)) for image in images]
+    mask = v.mask(v.isub(hidden, first))
+    padded = v.imul(v.idiv(v.iadd(hidden, v.lanes - 1), v.lanes), v.lanes)
+    shift = v.load(v.pointer(bias), first)
+    gates = []  # of each image
+    for image in images:
+        own = v.at(v.pointer(z), v.iadd(v.imul(image, z_row), first))
+        gates.append([v.load_masked(own, v.imul(gate, hidden), mask) for gate in range(GATES)])
+    inputs = [own[-1] for own in gates]
+    if GATES == GRU:  # whose candidate takes the sum with a share of it
+        gates = [[*own[:-1], shift] for own in gates]
+    block = v.at(v.pointer(weights), v.imul(first, v.imul(hidden, GATES)))
+    sums = _sums(v, gates, before, block, hidden)
+    for i, (own, image) in enumerate(zip(sums, images, strict=True)):
+        to = v.at(v.pointer(y), v.iadd(v.imul(image, hidden), first))
+        if GATES == LSTM:
+            state = _of_cells(v, own, v.at(v.pointer(cells), v.iadd(v.imul(i, padded), first)))
+        elif GATES == GRU:
+            state = _mixed(v, own, inputs[i], v.load_masked(before[i], first, mask))
+        else:
+            state = _tanh(v, own[0])
+        v.store_masked(state, to, 0, mask)
+
+
+def _sums(
+    v: Vec, gates: list[list[Value]], before: list[Value], weights: Value, hidden: Value
+) -> list[list[Value]]:
+    """The gates of each image, plus the weights (hidden, gates, lanes) times its state."""
+    count, chains = len(gates[0]), CHAINS if len(gates) == 1 else 1
+    sums = [[v.register(gate) for gate in own] for own in gates]
+    others = [[v.register(v.zero()) for _ in own] for own in gates] if chains > 1 else sums
+
+    def add(k: Value, into: list[list[simd.Register]]) -> None:
+        row = v.at(weights, v.imul(k, count * v.lanes))
+        read = [v.load(row, gate * v.lanes) for gate in range(count)]
+        for own, state in zip(into, before, strict=True):
+            unit = v.broadcast(state, k)
+            for total, weight in zip(own, read, strict=True):
+                total.set(v.fma(unit, weight, total.value))
+
+    whole = v.imul(v.idiv(hidden, chains), chains)
+    with v.loop(v.idiv(hidden, chains)) as i:
+        for chain, into in enumerate((sums, others)[:chains]):
+            add(v.iadd(v.imul(i, chains), chain), into)
+    if chains > 1:
+        with v.loop(v.isub(hidden, whole)):
+            add(whole, sums)
+        for own, more in zip(sums, others, strict=True):
+            for total, other in zip(own, more, strict=True):
+                total.set(v.fadd(total.value, other.value))
+    return [[total.value for total in own] for own in sums]
+
+
+def _of_cells(v: Vec, gates: list[Value], cell: Value) -> Value:
+    """The state of an LSTM from its gates: input, output, forget, candidate; the cell is changed."""
+    entry, out, kept = (_sigmoid(v, gate) for gate in gates[:3])
+    new = v.fma(kept, v.load(cell), v.fmul(entry, _tanh(v, gates[3])))
+    v.store(new, cell)
+    return v.fmul(out, _tanh(v, new))
+
+
+def _mixed(v: Vec, gates: list[Value], candidate: Value, before: Value) -> Value:
+    """The state of a GRU from its gates: update, reset, and what the state adds to the candidate."""
+    kept, reset = (_sigmoid(v, gate) for gate in gates[:2])
+    new = _tanh(v, v.fma(reset, gates[2], candidate))
+    return v.fma(kept, v.fsub(before, new), new)
+
+
+def _sigmoid(v: Vec, x: Value) -> Value:
+    return activate(v, KINDS["sigmoid"].code, x, None, None)
+
+
+def _tanh(v: Vec, x: Value) -> Value:
+    return activate(v, KINDS["tanh"].code, x, None, None)
