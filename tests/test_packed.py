@@ -9,7 +9,7 @@ from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.cpu import direct
-from convalgos.cpu.gemm import packed_blocking, panels
+from convalgos.cpu.gemm import packed_blocking, panel_packing
 from convalgos.cpu.gemm.blocking import flat_view
 from convalgos.cpu.gemm.packed_plan import PackedPlan
 from convalgos.cpu.runtime.threads import on_one_thread
@@ -101,7 +101,7 @@ def test_panels_of_several_groups_hold_their_filters():
     w = np.arange(1.0, 1 + 2 * 70 * 3, dtype=np.float32).reshape(2, 70, 3)  # (groups, filters, taps)
     lanes = simd.lanes(4)
     vectors = -(-70 // lanes)
-    packed = panels.packed_panels(w, 2)[: 2 * vectors * lanes * 3].reshape(2, -1)
+    packed = panel_packing.packed_panels(w, 2)[: 2 * vectors * lanes * 3].reshape(2, -1)
     split = vectors // 2 * lanes
     for group, row in zip(w, packed, strict=True):
         first, last = row[: split * 3].reshape(3, -1), row[split * 3 :].reshape(3, -1)

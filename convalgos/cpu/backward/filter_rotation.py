@@ -71,6 +71,8 @@ def rotation_seconds(problem: ConvProblem, phases: int, machine: Machine, togeth
     """
     p, lanes = problem, simd.lanes(problem.itemsize)
     taps = math.prod(p.kernel)
+    if not phases:  # no output meets a tap
+        return 0.0
     if p.groups > 1 or together:
         return ROTATION_CALL + ELEMENT * (1 + together) * math.prod(p.w_shape) / machine.cycles
     vectors, of_phase = -(-p.C // lanes) * p.K, taps / phases
