@@ -303,3 +303,16 @@ def test_numbers_that_scale_maps_may_be_an_output(shipped_figures):
     y, gate = Network(NetworkGraph(("x",), ("y", "gate"), graph.steps))(x)
     same([y], Network(graph)(x)[:1])
     assert gate.shape == (1, 64, 1, 1)
+
+
+def test_forms_of_direct_sums_without_borders_are_not_taken():
+    """Of few outputs, that of a known plan for more images has borders of its own."""
+    layouts = {"layout": "channels_first", "y_layout": "channels_last"}
+    alike = [
+        ca.ConvProblem((n, 17, 6), (17, 17, 3), stride=2, padding=1, boundary="wrap", **layouts)
+        for n in (4, 3, 1)
+    ]
+    known = ca.plan(alike[0], algorithm="cpu.direct")
+    assert plan_like(Direct(), alike[1], Constraints(), known).algorithm == "cpu.direct"
+    with pytest.raises(ca.Unsupported, match="wrap border"):
+        plan_like(Direct(), alike[2], Constraints(), known)

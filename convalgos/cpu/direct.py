@@ -343,7 +343,8 @@ class Direct(SingleThreaded, Algorithm):
         return known.on_maps(problem) or self.plan(problem)
 
     def why_not_on_maps(self, problem: ConvProblem) -> str | None:
-        return None  # channels and groups alone can be such that it does not serve
+        # channels and groups alone can be such that it does not serve, but for borders, which one form has
+        return None if problem.is_zero_padded else self.why_not(problem)
 
 
 ALGORITHMS = (Direct(),)
