@@ -13,36 +13,33 @@ import numpy as np
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.onnx_channels import Steps
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_named import Named, with_patterns_named
 
 GROUP_NORM = "convalgos.GroupNormalization"  # the operator of what is found, with ONNX's attributes
 
 
 def with_group_norms_named(model: OnnxModel) -> list[OnnxNode]:
     """The nodes of a model, where a norm of instances between two reshapes is one of groups."""
-    readers = Counter(name for node in model.nodes for name in node.inputs)
-    readers.update(model.outputs)
-    found: dict[str, OnnxNode] = {}
-    gone: set[str] = set()
-    for last in model.nodes:
-        norm = model.maker(last.inputs[0]) if last.op == "Reshape" else None
-        first = (
-            model.maker(norm.inputs[0]) if norm is not None and norm.op == "InstanceNormalization" else None
-        )
-        if norm is None or first is None or first.op != "Reshape":
-            continue
-        inside = norm.outputs[0], first.outputs[0]
-        groups = _groups(first, last, model)
-        if not groups or any(readers[name] != 1 for name in inside):
-            continue
-        made = OnnxNode(
-            GROUP_NORM, last.name, [first.inputs[0], *norm.inputs[1:]], last.outputs,
-            {"num_groups": groups, "epsilon": norm.attributes.get("epsilon", 1e-5)},
-            (*first.protos, *norm.protos, *last.protos),
-        )  # fmt: skip
-        if group_norm(made, model) is not None:
-            found[last.outputs[0]] = made
-            gone |= {*inside}
-    return [found.get(n.outputs[0], n) for n in model.nodes if n.outputs[0] not in gone]
+    return with_patterns_named(model, _named)
+
+
+def _named(last: OnnxNode, model: OnnxModel, readers: Counter[str]) -> Named | None:
+    norm = model.maker(last.inputs[0]) if last.op == "Reshape" else None
+    if norm is None or norm.op != "InstanceNormalization":
+        return None
+    first = model.maker(norm.inputs[0])
+    if first is None or first.op != "Reshape":
+        return None
+    inside = norm.outputs[0], first.outputs[0]
+    groups = _groups(first, last, model)
+    if not groups or any(readers[name] != 1 for name in inside):
+        return None
+    made = OnnxNode(
+        GROUP_NORM, last.name, [first.inputs[0], *norm.inputs[1:]], last.outputs,
+        {"num_groups": groups, "epsilon": norm.attributes.get("epsilon", 1e-5)},
+        (*first.protos, *norm.protos, *last.protos),
+    )  # fmt: skip
+    return None if group_norm(made, model) is None else (made, inside)
 
 
 def _groups(first: OnnxNode, last: OnnxNode, model: OnnxModel) -> int:

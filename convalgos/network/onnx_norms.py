@@ -10,6 +10,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_named import Named, with_patterns_named
 
 CHANNEL_NORM = "convalgos.LayerNormalization"  # the operator of what is found; its axis may be any
 
@@ -23,24 +24,21 @@ class _Norm(NamedTuple):
 
 def with_norms_named(model: OnnxModel) -> list[OnnxNode]:
     """The nodes of a model, where those that spell out a norm are one."""
-    readers = Counter(name for node in model.nodes for name in node.inputs)
-    readers.update(model.outputs)
-    found: dict[str, OnnxNode] = {}
-    gone: set[str] = set()
-    for node in model.nodes:
-        norm = _norm_ending_in(node, model)
-        if norm is None:
-            continue
-        names = {n.outputs[0] for n in norm.inside}
-        read_here = Counter(name for n in (*norm.inside, node) for name in n.inputs)
-        if all(read_here[name] == readers[name] for name in names):
-            protos = tuple(p for n in model.nodes if n.outputs[0] in names for p in n.protos)
-            found[node.outputs[0]] = OnnxNode(
-                CHANNEL_NORM, node.name, [norm.x], node.outputs,
-                {"axis": norm.axis, "epsilon": norm.epsilon}, (*protos, *node.protos),
-            )  # fmt: skip
-            gone |= names
-    return [found.get(n.outputs[0], n) for n in model.nodes if n.outputs[0] not in gone]
+    return with_patterns_named(model, _named)
+
+
+def _named(last: OnnxNode, model: OnnxModel, readers: Counter[str]) -> Named | None:
+    norm = _norm_ending_in(last, model)
+    if norm is None:
+        return None
+    names = {n.outputs[0] for n in norm.inside}
+    read_here = Counter(name for n in (*norm.inside, last) for name in n.inputs)
+    if any(read_here[name] != readers[name] for name in names):
+        return None
+    protos = tuple(p for n in model.nodes if n.outputs[0] in names for p in n.protos)
+    attributes = {"axis": norm.axis, "epsilon": norm.epsilon}
+    made = OnnxNode(CHANNEL_NORM, last.name, [norm.x], last.outputs, attributes, (*protos, *last.protos))
+    return made, names
 
 
 def _norm_ending_in(last: OnnxNode, model: OnnxModel) -> _Norm | None:

@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.network.graph import LayerNormalization, Step
 from convalgos.network.onnx_channels import Steps, by_last_dimension, of_one_pixel
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_named import Named, with_patterns_named
 
 ROOT_NORM = "convalgos.RootNormalization"  # the operator of what is found; attributes: axis, epsilon, least
 
@@ -29,24 +30,19 @@ class _Norm(NamedTuple):
 
 def with_root_norms_named(model: OnnxModel) -> list[OnnxNode]:
     """The nodes of a model, where those that spell out a norm are one."""
-    readers = Counter(name for node in model.nodes for name in node.inputs)
-    readers.update(model.outputs)
-    found: dict[str, OnnxNode] = {}
-    gone: set[str] = set()
-    for node in model.nodes:
-        norm = _norm_ending_in(node, model)
-        if norm is None or any(readers[n.outputs[0]] != 1 for n in norm.inside):
-            continue
-        names = {n.outputs[0] for n in norm.inside}
-        more = {name for n in norm.inside for name in n.inputs if name and not model.is_constant(name)}
-        inputs = [norm.x, *sorted(more - names - {norm.x})]
-        protos = tuple(p for n in model.nodes if n.outputs and n.outputs[0] in names for p in n.protos)
-        attributes = {"axis": norm.axis, "epsilon": norm.epsilon, "least": norm.least}
-        found[node.outputs[0]] = OnnxNode(
-            ROOT_NORM, node.name, inputs, node.outputs, attributes, (*protos, *node.protos)
-        )
-        gone |= names
-    return [found.get(n.outputs[0], n) for n in model.nodes if not n.outputs or n.outputs[0] not in gone]
+    return with_patterns_named(model, _named)
+
+
+def _named(last: OnnxNode, model: OnnxModel, readers: Counter[str]) -> Named | None:
+    norm = _norm_ending_in(last, model)
+    if norm is None or any(readers[n.outputs[0]] != 1 for n in norm.inside):
+        return None
+    names = {n.outputs[0] for n in norm.inside}
+    more = {name for n in norm.inside for name in n.inputs if name and not model.is_constant(name)}
+    inputs = [norm.x, *sorted(more - names - {norm.x})]
+    protos = tuple(p for n in model.nodes if n.outputs and n.outputs[0] in names for p in n.protos)
+    attributes = {"axis": norm.axis, "epsilon": norm.epsilon, "least": norm.least}
+    return OnnxNode(ROOT_NORM, last.name, inputs, last.outputs, attributes, (*protos, *last.protos)), names
 
 
 def root_norm(node: OnnxNode, model: OnnxModel) -> Steps:
