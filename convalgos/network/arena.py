@@ -11,6 +11,7 @@ behind what theirs take of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,15 @@ from convalgos.core.allocator import ALIGNMENT, whole_lines
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
 from convalgos.network.group_norms import GroupNormalization
-from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
+from convalgos.network.packing import (
+    Above,
+    Buffer,
+    TimedBytes,
+    most_alive,
+    place_buffers,
+    placed_above,
+    what_lies_above,
+)
 from convalgos.network.planned import Planned, PlannedStep, Sharing
 
 # Bytes up to which values lie apart from all scratch, which stays in the caches: MobileNetV2 by turns 0.97.
@@ -40,41 +49,64 @@ def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = N
     """
     if known is not None and known.sharing is not None and _still_shares(planned, known, known.sharing):
         waste = WIDER * known.arena_bytes / max(1, known.sharing.least)
-        placed = _placed_by(planned, known.sharing, waste)
+        key = "above", "in the arena"
+        above = known.made_like.get(key)
+        if above is None:
+            places = [known.places[root] for root in known.sharing.times]
+            above = known.made_like[key] = what_lies_above(_buffers(known, known.sharing), places)
+        placed = _placed_by(planned, known.sharing, waste, above)
         assert placed.sharing is not None
         if placed.arena_bytes <= waste * placed.sharing.least:
             return placed
     return _placed_by(planned, _Sharing(planned, graph).found())
 
 
-def _placed_by(planned: Planned, sharing: Sharing, waste: float = 1.0) -> Planned:
+def _placed_by(
+    planned: Planned, sharing: Sharing, waste: float = 1.0, above: Above | None = None
+) -> Planned:
     """A plan with places, where it is known which values share memory.
 
     Args:
         waste: of `place_buffers`.
+        above: what lay above what in a plan for other sizes, which is tried first.
     """
     buffers, scratches = _buffers(planned, sharing), _scratches(planned)
-    scratch = max((nbytes for nbytes, *_ in scratches), default=0)
-    if scratch + most_alive(buffers) < APART:
-        scratches = [Buffer(scratch, 0, len(planned.steps))]
-    offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
+    scratch, alive = max((nbytes for nbytes, *_ in scratches), default=0), most_alive(buffers)
+    if scratch + alive < APART:
+        scratches, least = [Buffer(scratch, 0, len(planned.steps))], scratch + alive
+    else:
+        least = most_alive([*buffers, *scratches])
+    order, total = sharing.order, math.inf
+    if above is not None:
+        offsets, total = placed_above(buffers, scratches, above)
+    if total > waste * least:
+        offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
     begins = dict(zip(sharing.times, offsets, strict=True))
     places = {
         name: begins[place] if isinstance(place, str) else place for name, place in sharing.where.items()
     }
-    sharing = sharing._replace(order=order, least=most_alive([*buffers, *scratches]))
-    return replace(planned, places=places, arena_bytes=total, scratch_bytes=scratch, sharing=sharing)
+    sharing = sharing._replace(order=order, least=least)
+    return replace(planned, places=places, arena_bytes=int(total), scratch_bytes=scratch, sharing=sharing)
 
 
 def _buffers(planned: Planned, sharing: Sharing) -> list[Buffer]:
     return [_buffer(planned, sharing, root) for root in sharing.times]
 
 
+def _spans(times: Mapping[str, tuple[tuple[str, int, int], ...]], where: Mapping[str, Any]) -> dict[str, Any]:
+    """The times of the buffers in which no slices lie."""
+    return {
+        root: (min(m[1] for m in members), max(m[2] for m in members))
+        for root, members in times.items()
+        if all(isinstance(where[name], str) for name, *_ in members)
+    }
+
+
 def _buffer(planned: Planned, sharing: Sharing, root: str) -> Buffer:
     nbytes, members = whole_lines(value_bytes(planned, root)), sharing.times[root]
+    if root in sharing.whole:
+        return Buffer(nbytes, *sharing.whole[root])
     first, last = min(m[1] for m in members), max(m[2] for m in members)
-    if all(isinstance(sharing.where[name], str) for name, *_ in members):  # none is a slice
-        return Buffer(nbytes, first, last)
     used = [_part(planned, sharing, nbytes, *member) for member in members]
     edges = sorted({edge for part in used for edge in (part.begin, part.end)})
     times: list[TimedBytes] = []
@@ -121,8 +153,9 @@ def _still_shares(planned: Planned, known: Planned, sharing: Sharing) -> bool:
 
 def value_bytes(planned: Planned, name: str) -> int:
     """Of the array of a value."""
-    count = math.prod(array_shape(planned.layouts.get(name, "channels_first"), planned.shapes[name]))
-    return count * planned.dtype(name).itemsize
+    layout, shape = planned.layouts.get(name, "channels_first"), planned.shapes[name]
+    count = math.prod(array_shape(layout, shape) if layout in BLOCKS else shape)
+    return count * (planned.dtype(name).itemsize if name in planned.dtypes else 4)
 
 
 def least_arena_bytes(planned: Planned, graph: NetworkGraph) -> int:
@@ -154,7 +187,7 @@ class _Sharing:
         """Who shares memory with whom."""
         times = {root: tuple(map(self._timed, self._members[root])) for root in self._roots()}
         where = {name: place for name in self._read if (place := self._place(name)) is not None}
-        return Sharing(where, times, dict(self._slices), tuple(self._overwritten))
+        return Sharing(where, times, _spans(times, where), dict(self._slices), tuple(self._overwritten))
 
     def _roots(self) -> list[str]:
         """The buffers that are left when all that may has found what it shares memory with, each named by a

@@ -95,6 +95,7 @@ class Sharing(NamedTuple):
     where: Mapping[str, str | tuple[str, int]]  # value -> its buffer, or (whole, first channel) of a slice
     # buffer, named by a value -> (value, first and last step that use it) of all that lie in it
     times: Mapping[str, tuple[tuple[str, int, int], ...]]
+    whole: Mapping[str, tuple[int, int]]  # first and last step that use a buffer in which no slices lie
     slices: Mapping[str, tuple[str, int]]
     overwritten: tuple[tuple[int, str], ...]  # (step whose output lies where an input did, that input)
     order: int = 0  # in which buffers took their places
