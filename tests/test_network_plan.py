@@ -17,7 +17,7 @@ from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
-from convalgos.network.arena import arrays_of, is_view, least_arena_bytes, scratch_bytes, with_places
+from convalgos.network.arena import arrays_of, least_arena_bytes, scratch_bytes, with_places
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
     Concatenation,
@@ -36,6 +36,7 @@ from convalgos.network.onnx_graph import from_onnx
 from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
+from convalgos.network.sharing import is_view
 from convalgos.network.step_options import StepOption, StepOptions
 
 # --- partitioned Boolean quadratic problems -------------------------------------------------------

@@ -175,7 +175,7 @@ def test_values_share_memory_as_in_the_known_plan(shipped_figures, monkeypatch):
         net(np.zeros(shape, np.float32))
         own = arena.with_places(net.plans()[-1].planned, graph)
         with monkeypatch.context() as patch:
-            patch.setattr(arena, "_Sharing", None)  # nobody asks again who may share
+            patch.setattr(arena, "found_sharing", None)  # nobody asks again who may share
             planned = arena.with_places(own, graph, first)
         assert planned.sharing.where == first.sharing.where
         assert planned.arena_bytes <= 1.06 * own.arena_bytes * first.arena_bytes / first.sharing.least

@@ -155,7 +155,7 @@ class PoolProblem:
         made.__dict__.update(self.__dict__ | {"windows": self.windows, "layout": layout, "y_layout": layout})
         return made
 
-    @property
+    @cached_attribute
     def extent(self) -> Shape:
         """Elements from the first to the last tap of a window, in each dimension."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
@@ -172,7 +172,7 @@ class PoolProblem:
         """Those of each dimension."""
         return tuple(map(self._along, range(len(self.kernel))))
 
-    @property
+    @cached_attribute
     def y_shape(self) -> Shape:
         """(N, K, *spatial_out), whatever the layout."""
         return (*self.x_shape[:2], *map(self._count, range(len(self.kernel))))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.problem import ConvProblem
 
 
@@ -35,12 +37,25 @@ class FilterForm(NamedTuple):
         return f"{self.direction} filters {self.w_shape}{groups} of {self.w_dtype}, laid as {self.laid}"
 
 
-class FilterKey(NamedTuple):
+@dataclass(frozen=True)
+class FilterKey:
     """What a filter was prepared for: it serves plans of the same key."""
 
     algorithm: str
     form: FilterForm | ConvProblem  # the problem, where the filter may depend on all of it
     device: str = "cpu"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_attribute
+    def _hash(self) -> int:
+        """Found once: plans for other sizes of the maps share their key."""
+        return hash((self.algorithm, self.form, self.device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields: a hash is good for one process only."""
+        return {"algorithm": self.algorithm, "form": self.form, "device": self.device}
 
     def __str__(self) -> str:
         return f"{self.algorithm} on {self.form}" + ("" if self.device == "cpu" else f" on {self.device}")

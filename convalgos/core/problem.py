@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["COMPUTE_DTYPES", "DIRECTIONS", "DTYPES", "LAYOUTS", "MODES", "ConvProblem", "Shape"]
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, eq=False)
 class ConvProblem:
     """One convolution, from shapes and parameters.
 
@@ -109,7 +109,12 @@ class ConvProblem:
     @cached_attribute
     def _hash(self) -> int:
         """A problem is the key of many caches, and asked for its hash a hundred times in one choice."""
-        return hash(tuple(self.__getstate__().values()))
+        return hash((self.x_shape, self._layer_hash))
+
+    _layer_hash = cached_attribute(problem_views.layer_hash)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ConvProblem and problem_views.are_equal(self, other)
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields: a hash is good for one process only."""
@@ -322,10 +327,7 @@ class ConvProblem:
         """The same work with three spatial dimensions, leading ones of size 1 put in front."""
         return problem_views.in_3d(self)  # type: ignore[no-any-return]
 
-    @cached_attribute
-    def of_layer(self) -> dict[str, Any]:
-        """The attributes that the layer has on maps of all sizes."""
-        return problem_views.of_layer(self)
+    of_layer = cached_attribute(problem_views.of_layer)
 
     # --- text --------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ OF_LAYER = (  # what it is on maps of any size
     *("w_shape", "stride", "padding", "dilation", "groups", "mode", "layout", "y_layout", "dtype"),
     *("direction", "compute_dtype", "w_dtype", "y_dtype", "scales", "density", "pattern", "boundary"),
     *("fill_value", "C", "K", "kernel", "kernel_extent", "ndim", "gemm_n", "gemm_k", "w_bytes", "itemsize"),
-    *("is_pointwise", "is_plain_product", "is_zero_padded"),
+    *("is_pointwise", "is_plain_product", "is_zero_padded", "_layer_hash"),
 )
 _of_layer = attrgetter(*OF_LAYER)
 SMALL, SMALL_WORK = 1 << 40, 1 << 52  # elements, and operations, that need not be counted more closely
@@ -53,6 +53,25 @@ def made_of(problem: Any, known: dict[str, Any]) -> Any:
     return made
 
 
+def layer_hash(problem: Any) -> int:
+    """The hash of all fields but the sizes of the maps."""
+    known = problem.__dict__
+    return hash(tuple(known[name] for name in problem.__dataclass_fields__ if name != "x_shape"))
+
+
+def are_equal(problem: Any, other: Any) -> bool:
+    """Whether all fields of two problems are the same: those of one layer differ in sizes alone."""
+    own, its = problem.__dict__, other.__dict__
+    if own is its:
+        return True
+    if own["x_shape"] != its["x_shape"]:
+        return False
+    layer = own.get("of_layer")
+    if layer is not None and layer is its.get("of_layer"):
+        return True
+    return all(own[name] == its[name] for name in problem.__dataclass_fields__)
+
+
 def logical_array(problem: Any, name: str, array: Any) -> Any:
     """An array of a problem with its channels first: a view, or of blocked layouts a copy."""
     if name[-1] == "w":  # of filters there is one form
@@ -65,6 +84,8 @@ def array_shapes(problem: Any) -> tuple[Shape, Shape, Shape]:
     """Of what a run reads first and second, and of what it writes, as they lie in memory."""
     p = problem
     x, y = layouts.array_shape(p.layout, p.x_shape), layouts.array_shape(p.y_layout, p.y_shape)
+    if p.direction == "forward":
+        return x, p.w_shape, y
     shapes = {"x": x, "w": p.w_shape, "y": y}
     first, second, result = (shapes[name[-1]] for name in p.arrays)
     return first, second, result
@@ -104,22 +125,27 @@ def on_map(problem: Any, x_shape: Shape) -> Any:
     Raises:
         ValueError: the filter does not fit into the padded map, or has too much to count.
     """
-    p, spatial, outputs = problem, x_shape[2:], []
+    p, spatial, outputs, meets_map = problem, x_shape[2:], [], True
     elements = math.prod(x_shape)  # of x, and of x with its padding
     padded = x_shape[0] * x_shape[1]
     for size, (low, high), reach, step in zip(spatial, p.padding, p.kernel_extent, p.stride, strict=True):
-        outputs.append(max(0, (size + low + high - reach) // step + 1))
+        count = max(0, (size + low + high - reach) // step + 1)
+        outputs.append(count)
+        meets_map = meets_map and (count - 1) * step + reach > low
         padded *= size + low + high
     spatial_out = tuple(outputs)
     y_shape = x_shape[0], p.K, *spatial_out
     gemm_m = x_shape[0] * math.prod(spatial_out)
-    sizes = {
-        "x_shape": x_shape, "N": x_shape[0], "spatial": spatial, "spatial_out": spatial_out,
-        "y_shape": y_shape, "gemm_m": gemm_m, "flops": 2 * gemm_m * p.K * p.gemm_k,
-    }  # fmt: skip
-    made = made_of(problem, problem.of_layer | sizes)
-    if not (0 < math.prod(y_shape) <= SMALL and 0 < elements <= padded <= SMALL and made.flops <= SMALL_WORK):
+    flops = 2 * gemm_m * p.K * p.gemm_k
+    made = made_of(problem, problem.of_layer)
+    made.__dict__.update(
+        x_shape=x_shape, N=x_shape[0], spatial=spatial, spatial_out=spatial_out, y_shape=y_shape,
+        gemm_m=gemm_m, flops=flops,
+    )  # fmt: skip
+    if not (0 < gemm_m * p.K <= SMALL and 0 < elements <= padded <= SMALL and 0 < flops <= SMALL_WORK):
         problem_checks.check_sizes(made)  # which tells what is wrong, if anything is
+    elif meets_map:
+        made.__dict__["is_empty"] = False
     return made
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.boundaries import BOUNDARIES, fills_alike
 from convalgos.core.element_types import HALF_DTYPES
+from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.plan import Plan
@@ -111,7 +112,7 @@ class ChannelsPlan(KernelPlan):
         """This plan for other sizes of the maps; None where these take other vectors of channels."""
         c, known = channel_blocking(problem), self._cut
         alike = (c.vectors, c.x_near, c.y_near) == (known.vectors, known.x_near, known.y_near)
-        if self._folds or known.spread or not alike:
+        if self._folds or known.spread or not alike or _too_large(c):
             return None
         of_maps, pointed = map_fields(c)
         plan = self.resized(problem, of_maps, plan_threads() * c.scratch_bytes)
@@ -245,10 +246,12 @@ class Channels(SingleThreaded, SpreadOutputs, Algorithm):
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         found = known.on_maps(problem) if isinstance(known, ChannelsPlan) else None
+        if found is None and (reason := _too_large(channel_blocking(problem))):
+            raise Unsupported(f"{self.id} cannot serve {problem}: it {reason}")
         return found or self.plan(problem)
 
     def why_not_on_maps(self, problem: ConvProblem) -> str | None:
-        return _too_large(problem)
+        return None  # `plan_like` tells
 
 
 def _block_seconds(nbytes: float, memory: float, near: bool, machine: Machine) -> float:
@@ -301,11 +304,10 @@ def _of_other_groups(problem: ConvProblem) -> str | None:
 
 def _unsuited(problem: ConvProblem) -> str | None:
     reason = _of_other_groups(problem)
-    return reason or (None if problem.is_empty else _too_large(problem))
+    return reason or (None if problem.is_empty else _too_large(channel_blocking(problem)))
 
 
-def _too_large(problem: ConvProblem) -> str | None:
-    c = channel_blocking(problem)
+def _too_large(c: ChannelBlocking) -> str | None:
     if c.scratch_bytes > MOST_SCRATCH:
         return f"copies whole rows, here {c.scratch_bytes} bytes for each thread and at most {MOST_SCRATCH}"
     if c.range_bytes > MOST_SCRATCH:

@@ -37,6 +37,7 @@ from convalgos.network.planned import (
     Planned,
     PlannedStep,
     ScaledConvolution,
+    alike_together,
     moving_values,
 )
 from convalgos.network.step_options import CONVOLUTIONS
@@ -162,13 +163,15 @@ class Context:
             if part is not None:
                 parts.append(part)
 
-        for planned_step in steps:
-            moves = self._executor.moving & {*planned_step.step.inputs, *planned_step.step.outputs}
-            if moves and self._is_shown(planned_step):
-                continue
-            told = self._told(planned_step) if moves else (self._bound(planned_step), [])
+        found: dict[int, tuple[BoundRun, list[MovingPlaces]] | None] = {}
+        for i in alike_together(steps):
+            values = *steps[i].step.inputs, *steps[i].step.outputs
+            moves = not self._executor.moving.isdisjoint(values)
+            if not (moves and self._is_shown(steps[i])):
+                found[i] = self._told(steps[i]) if moves else (self._bound(steps[i]), [])
+        for i, told in sorted(found.items()):
             if told is None:
-                add(self._moving(planned_step))
+                add(self._moving(steps[i]))
                 continue
             run, of_step = told
             self._runs.append(run)

@@ -123,7 +123,9 @@ def _forbidden(parts: Sequence[TimedBytes], placed: Sequence[TimedBytes]) -> lis
     return found
 
 
-Above = Sequence[tuple[int, Sequence[int]]]  # buffers in their order from the begin on, and what each lies above
+Above = Sequence[
+    tuple[int, Sequence[int]]
+]  # buffers in their order from the begin on, and what each lies above
 
 
 def what_lies_above(buffers: Sequence[Buffer], places: Sequence[int]) -> Above:
@@ -145,9 +147,7 @@ def what_lies_above(buffers: Sequence[Buffer], places: Sequence[int]) -> Above:
     return found
 
 
-def placed_above(
-    buffers: Sequence[Buffer], first: Sequence[Buffer], above: Above
-) -> tuple[list[int], float]:
+def placed_above(buffers: Sequence[Buffer], first: Sequence[Buffer], above: Above) -> tuple[list[int], float]:
     """(where each buffer begins, bytes of all) with each as low as it may lie above the same ones as others
     of the same times did, in the sizes that they have now; infinite where that is not known.
 

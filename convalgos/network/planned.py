@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -136,3 +136,10 @@ def moving_values(steps: Iterable[PlannedStep], graph: NetworkGraph) -> set[str]
         if planned_step.plan is None and moving & {*planned_step.step.inputs}:
             moving.add(planned_step.step.output)
     return moving
+
+
+def alike_together(steps: Sequence[PlannedStep]) -> list[int]:
+    """The numbers of steps, those behind each other that the same code plans and binds: what Python runs for
+    them stays in the caches. Detection of text is planned in 0.85 of the time."""
+    kinds = [(type(s.plan).__name__, getattr(s.plan, "algorithm", "")) for s in steps]
+    return sorted(range(len(steps)), key=kinds.__getitem__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import laid_as, on_map
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, takes_scale
 from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.network.arena import with_places
@@ -36,6 +37,7 @@ from convalgos.network.planned import (
     PlannedStep,
     PooledConvolution,
     ScaledConvolution,
+    alike_together,
 )
 from convalgos.network.reached_taps import reaches_all
 from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
@@ -87,40 +89,62 @@ class _Replanning:
     def steps(self) -> Planned:
         """The plan, before its values have places.
 
+        All shapes are found first; then steps that are alike are planned one after the other.
+
         Raises:
             Unsupported: a step cannot be computed as in the plan that is known.
             ValueError: shapes do not go together.
         """
-        steps = tuple(map(self._step, self._known.steps))
+        known = self._known.steps
+        begun = [self._step(planned_step) for planned_step in known]
+        for step in begun:
+            next(step)
+        found: dict[int, PlannedStep] = {}
+        for i in alike_together(known):
+            try:
+                next(begun[i])
+            except StopIteration as made:
+                found[i] = made.value
+        steps = tuple(map(found.__getitem__, range(len(known))))
         return replace(self._known, steps=steps, shapes=self._shapes)
 
-    def _step(self, known: PlannedStep) -> PlannedStep:
+    def _step(self, known: PlannedStep) -> Generator[None, None, PlannedStep]:
+        """Finds the shapes of what a step writes; when it goes on, it is planned."""
         step, shapes = known.step, self._shapes
         x_shape = shapes[step.inputs[0]] if step.inputs else ()
         plan: Any
         if isinstance(step, CONVOLUTIONS):
-            plan = self._convolution(step, x_shape, known.plan)
-            shapes[step.output] = plan.problem.result_shape
+            problem = self._problem(step, x_shape, known.plan.problem)
+            shapes[step.output] = problem.result_shape
             if isinstance(step, PooledConvolution):
-                pooling = step.pooling.problem(plan.problem.y_shape)
-                plan = plan if plan is known.plan else self._pooled(plan, pooling)
+                pooling = step.pooling.problem(problem.y_shape)
                 shapes[step.output] = pooling.y_shape
+            yield
+            plan = self._convolution(step, problem, known.plan)
+            if isinstance(step, PooledConvolution) and plan is not known.plan:
+                plan = self._pooled(plan, pooling)
         elif isinstance(step, JoinedConvolutions):
-            plan = self._joined(step, x_shape, known.plan)
+            block = self._block(step, x_shape, known.plan)
+            yield
+            plan = self._joined(step, block, known.plan)
         elif isinstance(step, ScaledConvolution):
-            inner = self._convolution(step.convolution, x_shape, known.plan.plan)
-            shapes[step.convolution.inputs[0]], shapes[step.output] = x_shape, inner.problem.y_shape
+            problem = self._problem(step.convolution, x_shape, known.plan.plan.problem)
+            shapes[step.convolution.inputs[0]], shapes[step.output] = x_shape, problem.y_shape
+            yield
+            inner = self._convolution(step.convolution, problem, known.plan.plan)
             if not takes_scale(inner) or shapes[step.inputs[1]] != (*x_shape[:2], 1, 1):
                 raise Unsupported("its kernels cannot scale what it reads")
             plan = known.plan if inner is known.plan.plan else ScaledPlan(inner)
         elif isinstance(step, LayoutChange):
             shapes[step.output] = x_shape
+            yield
             plan = known.plan
             if x_shape != self._known.shapes[step.inputs[0]]:
                 itemsize = np.dtype(self._dtype(step)).itemsize
                 plan = reorder_of(x_shape, step.source, step.target, itemsize)
         else:
             step.add_shapes(shapes, self._sizes)
+            yield
             if isinstance(step, Transpose) and not moves_nothing(step, known.reads[0], known.writes, shapes):
                 raise Unsupported("a transpose moves nothing in the other sizes only")
             before = self._known.shapes
@@ -155,20 +179,19 @@ class _Replanning:
         assert found is not None
         return found
 
-    def _convolution(self, step: CONVOLUTIONS, x_shape: Shape, known: Any) -> Any:
+    def _convolution(self, step: CONVOLUTIONS, problem: ConvProblem, known: Any) -> Any:
         """The plan of a convolution, like the one for other sizes."""
-        before = known.problem
-        if before.x_shape == x_shape and before.direction == "forward":
+        if problem is known.problem:
             return known
-        key = known, x_shape
+        key = known, problem.x_shape
         if key not in self._plans:
-            problem = self._problem(step, x_shape, before)
             candidate = self._candidate(step)
             if known.algorithm != candidate.id:
                 raise Unsupported(f"{known.algorithm} is not what was chosen, {candidate.id}")
             limits = limits_of(self._limits, candidate.precision)
             like = partial(self._like_nearest, candidate.algorithm, problem, limits, known)
-            self._plans[key] = known if problem == before else self._made_once((known, problem), like)
+            same = problem == known.problem
+            self._plans[key] = known if same else self._made_once((known, problem), like)
         return self._plans[key]
 
     def _like_nearest(
@@ -212,6 +235,15 @@ class _Replanning:
         Raises:
             Unsupported: its algorithm is not to be trusted with it.
         """
+        if before.x_shape == x_shape and before.direction == "forward":
+            return before
+        key = before, x_shape
+        if key not in self._plans:
+            self._plans[key] = self._on_map(step, x_shape, before)
+        found: ConvProblem = self._plans[key]
+        return found
+
+    def _on_map(self, step: CONVOLUTIONS, x_shape: Shape, before: ConvProblem) -> ConvProblem:
         alike = isinstance(step, Convolution) and before.w_shape == step.w.shape
         problem: ConvProblem | None = None
         if alike and before.is_zero_padded and not isinstance(step.padding, str):
@@ -224,33 +256,32 @@ class _Replanning:
             raise Unsupported("other algorithms may be faster")
         return problem
 
-    def _joined(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparablePlan:
-        key = known, x_shape
-        plan: SeparablePlan | None = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._joined_anew(step, x_shape, known)
-        for part, problem in zip(step.parts, plan.block.problems, strict=True):
-            self._shapes[part.output] = problem.y_shape
-        self._shapes[step.output] = plan.block.problems[-1].y_shape
-        if step.mean:
-            self._shapes[step.mean] = (*self._shapes[step.output][:2], 1, 1)
-        return plan
-
-    def _joined_anew(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparablePlan:
+    def _block(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparableBlock:
+        """The convolutions of a joined step; that of the known plan, where their sizes are the same."""
         block, found = known.block, []
         for part, before in zip(step.parts, block.problems, strict=True):
-            found.append(before if before.x_shape == x_shape else self._problem(part, x_shape, before))
-            x_shape = found[-1].y_shape
-        block = block._replace(**dict(zip(block.parts, found, strict=True)))
-        if all(map(operator.is_, found, known.block.problems)):
-            return known
+            found.append(self._problem(part, x_shape, before))
+            x_shape = self._shapes[part.output] = found[-1].y_shape
+        self._shapes[step.output] = x_shape
         if step.mean:
-            pooling = self._graph_steps.get(step.mean) or self._graph_steps[step.mean.rpartition(":")[0]]
-            whole = isinstance(pooling, Pooling) and pooling.kernel in (None, block.depthwise.spatial_out)
-            if not whole:
-                raise Unsupported("the mean is not that of whole maps")
-        like = partial(SeparablePlan, block, bool(step.mean), known)
-        plan: SeparablePlan = self._made_once((known, block), like)
+            self._shapes[step.mean] = (*x_shape[:2], 1, 1)
+        if all(map(operator.is_, found, block.problems)):
+            return block
+        return block._replace(**dict(zip(block.parts, found, strict=True)))
+
+    def _joined(self, step: JoinedConvolutions, block: SeparableBlock, known: SeparablePlan) -> SeparablePlan:
+        if block is known.block:
+            return known
+        key = known, block.problems[0].x_shape
+        if key not in self._plans:
+            if step.mean:
+                pooling = self._graph_steps.get(step.mean) or self._graph_steps[step.mean.rpartition(":")[0]]
+                whole = isinstance(pooling, Pooling) and pooling.kernel in (None, block.depthwise.spatial_out)
+                if not whole:
+                    raise Unsupported("the mean is not that of whole maps")
+            like = partial(SeparablePlan, block, bool(step.mean), known)
+            self._plans[key] = self._made_once((known, block), like)
+        plan: SeparablePlan = self._plans[key]
         limit = self._limits.workspace_limit
         if limit is not None and plan.scratch_bytes > limit:
             raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class PhasesPlan(BoundParts):
         self._writes = [p.whole.writes(problem.stride, first) if spread else () for p in found]
         # A filter serves plans whose phases go to the same algorithms.
         by = ", ".join(dict.fromkeys(plan.algorithm for plan in plans.values()))
-        self._key = self._key._replace(algorithm=f"{algorithm.id} ({by})")
+        self._key = replace(self._key, algorithm=f"{algorithm.id} ({by})")
         computed = [plan.problem.y_bytes for plan in self._plans if plan and self._interleaves]
         self._phases_bytes = whole_lines(sum(computed))
         inner = max((plan.scratch_bytes or 0 for plan in plans.values()), default=0)

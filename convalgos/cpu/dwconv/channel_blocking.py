@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,8 @@ class ChannelBlocking:
 
     def in_bands(self, bands: int) -> ChannelBlocking:
         """The same in so many bands."""
-        return replace(self, bands=bands)
+        of_block = self.problem, self.x_near, self.y_near, self.vectors, self.pixels
+        return ChannelBlocking(*of_block, bands, self.spread)
 
     @cached_attribute
     def lanes(self) -> int:
@@ -61,7 +63,7 @@ class ChannelBlocking:
     def in_place(self) -> bool:
         return self.x_near and self.y_near
 
-    @property
+    @cached_attribute
     def has_border(self) -> bool:
         """Whether something else than zeros lies beyond the edges."""
         return not self.problem.is_zero_padded
@@ -76,12 +78,12 @@ class ChannelBlocking:
         """Whether x is read and y written in blocks of channels."""
         return self.problem.layout in BLOCKS and self.problem.y_layout in BLOCKS
 
-    @property
+    @cached_attribute
     def blocks(self) -> int:
         """Of `vectors` vectors of groups."""
         return -(-self.problem.groups // (self.groups * self.vectors))
 
-    @property
+    @cached_attribute
     def last_group(self) -> int:
         """Where the last of them begins: in place it overlaps the one before, and reads no further."""
         p = self.problem
@@ -300,15 +302,20 @@ def _uncut_block(p: ConvProblem, near: tuple[bool, bool], pair: bool) -> Channel
         pair: whether two vectors are worth a try.
     """
     columns, most = p.spatial_out[2], MOST_PIXELS[vector_bytes()]
+    depthwise = max(p.w_shape[1], p.gemm_n) == 1
     for vectors in (2, 1) if pair else (1,):
-        # whole blocks, and few of them: the last overlaps the one before
-        known = BLOCK_PIXELS[vectors] if max(p.w_shape[1], p.gemm_n) == 1 else GROUPED_PIXELS
-        sizes = [n for n in known if n <= min(most[vectors], columns)]
-        pixels = min(sizes, key=lambda n: (-(-columns // n) * (max(n, SUMS_UNDER_WAY / vectors) + 0.6), -n))
+        pixels = _block_pixels(min(most[vectors], columns), columns, vectors, depthwise)
         c = ChannelBlocking(p, *near, vectors, pixels, 1)
         if vectors == 1 or not c.ranged:
             break
     return c
+
+
+@lru_cache(4096)  # layers of one map size share them
+def _block_pixels(most: int, columns: int, vectors: int, depthwise: bool) -> int:
+    """Of a block of columns: whole blocks, and few of them, as the last overlaps the one before."""
+    sizes = [n for n in (BLOCK_PIXELS[vectors] if depthwise else GROUPED_PIXELS) if n <= most]
+    return min(sizes, key=lambda n: (-(-columns // n) * (max(n, SUMS_UNDER_WAY / vectors) + 0.6), -n))
 
 
 def _leaves_l2(p: ConvProblem) -> bool:
@@ -317,11 +324,8 @@ def _leaves_l2(p: ConvProblem) -> bool:
 
 
 def _band_count(c: ChannelBlocking) -> int:
-    """Bands for all threads, whose rows of x stay in half of L2. c: in one band.
-
-    Where blocks share lines, and not all of x and y stays there from call to call, the rows of both take a
-    quarter of it.
-    """
+    """Bands for all threads, whose rows of x stay in half of L2, and those of x and y in a quarter where blocks
+    share lines, and not all of both stays there from call to call. c: in one band."""
     p, rows_out, (_, l2, _) = c.problem, c.problem.spatial_out[1], cache_sizes()
     limit = l2 // 2
     if c.x_near:

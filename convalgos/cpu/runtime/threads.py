@@ -35,7 +35,8 @@ def plan_threads() -> int:
 
 def worth_sharing(problem: ConvProblem) -> bool:
     """Whether the tasks of a problem are dealt to several threads when it is run."""
-    return problem.flops / FLOPS + problem.bytes / BYTES > SMALL
+    sums = problem.flops / FLOPS
+    return sums > SMALL or sums + problem.bytes / BYTES > SMALL
 
 
 @contextmanager

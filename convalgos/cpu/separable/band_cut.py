@@ -6,7 +6,7 @@ The rows of a band stay in L2 from one convolution to the next. Fewer bands comp
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
@@ -161,7 +161,7 @@ def band_cut(block: SeparableBlock) -> BandCut:
 def band_cut_like(block: SeparableBlock, known: BandCut) -> BandCut:
     """The cut of a block of other sizes: the same panels, and bands that L2 has room for."""
     expansion, projection = (
-        None if part is None or problem is None else replace(part, problem=problem)
+        None if part is None or problem is None else PanelCut(problem, part.panels, part.rows)
         for part, problem in ((known.expansion, block.expansion), (known.projection, block.projection))
     )
     shared = plan_threads() // math.gcd(block.depthwise.N, plan_threads())
@@ -169,7 +169,8 @@ def band_cut_like(block: SeparableBlock, known: BandCut) -> BandCut:
     bands = max(1, min(known.bands, rows // shared * shared))
     cut = BandCut(block, expansion, projection, bands, known.parts)
     while cut.scratch_bytes > room and cut.bands + shared <= rows:
-        cut = replace(cut, bands=cut.bands // shared * shared + shared)
+        bands = cut.bands // shared * shared + shared
+        cut = BandCut(block, expansion, projection, bands, known.parts)
     return cut
 
 
