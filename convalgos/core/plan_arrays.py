@@ -74,6 +74,8 @@ class PlanArrays:
 
     def _checked(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
         """A NumPy view of an argument, of this shape and the problem's dtype for it."""
+        if type(array) is np.ndarray and array.shape == shape and array.dtype is self._dtypes[name]:
+            return array
         array = as_numpy(name, dense_filter(array, shape) if is_sparse_matrix(array) else array)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape}, but the problem {self.problem} has {shape}")

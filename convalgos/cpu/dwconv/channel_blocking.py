@@ -324,7 +324,7 @@ def _leaves_l2(p: ConvProblem) -> bool:
 
 
 def _band_count(c: ChannelBlocking) -> int:
-    """Bands for all threads, whose rows of x stay in half of L2, and those of x and y in a quarter where blocks
+    """Bands for all threads, whose rows of x stay in half of L2, and of x and y in a quarter where blocks
     share lines, and not all of both stays there from call to call. c: in one band."""
     p, rows_out, (_, l2, _) = c.problem, c.problem.spatial_out[1], cache_sizes()
     limit = l2 // 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from convalgos.core.arrays import as_laid
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import SHARE
+from convalgos.cpu.runtime.records import record_of
 
 FLOAT = np.dtype(np.float32)
 
@@ -41,12 +41,10 @@ def launched(kernel: int, fields: np.dtype, values: dict[str, int], count: int, 
     """A run of a kernel, by as many threads as so many elements are worth."""
     tasks = threads_worth(count)
     values = values | {"tasks": tasks}
-    record = np.array([tuple(values.get(name, 0) for name in fields.names or ())], fields)
-    return bound([Launch(kernel, record.ctypes.data, tasks)], record, *kept)
+    record = record_of(fields, [values.get(name, 0) for name in fields.names or ()])
+    return bound([Launch(kernel, jit.data_address()(record), tasks)], record, *kept)
 
 
 def bound(launches: list[Launch], *kept: Any) -> BoundRun:
     """A run of these launches in order, which keeps alive what they point to."""
-    table = jit.launch_table(launches)
-    run = partial(jit.launch_all, table.ctypes.data, len(launches))
-    return BoundRun(run, tuple(launches), (table, *kept))
+    return jit.bound_run(tuple(launches), *kept)

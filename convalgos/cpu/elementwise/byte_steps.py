@@ -36,6 +36,7 @@ from convalgos.cpu.elementwise.byte_kernels import (
 from convalgos.cpu.elementwise.byte_means import MEAN_FIELDS, mean_share
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.packs import packs_words
+from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.vectors import simd
 
 CHUNK = 1 << 12  # elements of a unit
@@ -75,7 +76,7 @@ class _Changing(BoundStep):
         """The record for arrays: a, y, or a, b, y."""
         for (name, shape, dtype), array in zip(self._taken, arrays, strict=True):
             check_bound(name, array, shape, dtype, strided=False, written=name == "y")
-        record = self._record.copy()
+        record = copy_of_record(self._record)
         words = record.view(np.int64)
         words[:3] = [array.ctypes.data for array in (arrays[0], arrays[-2], arrays[-1])]
         return record

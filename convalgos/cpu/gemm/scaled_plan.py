@@ -19,6 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.packed_blocking import seconds
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
@@ -104,7 +105,7 @@ class ScaledPlan:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
         own = whole_lines(self.plan.scratch_bytes or 0)
         plan = copy.copy(self.plan)  # but for its record
-        plan.record = self.plan.record.copy()
+        plan.record = copy_of_record(self.plan.record)
         for name, value in (
             ("scale", scale.ctypes.data), ("scale_n", image_step(scale)),
             ("scaled", scratch[own:].ctypes.data), ("scaled_bytes", self._pass_bytes),

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from convalgos.core.bound_run import BoundRun, Launch, address_words, check_bound, image_step
+from convalgos.core.bound_run import AddressWord, BoundRun, Launch, check_bound, image_step
 from convalgos.core.layouts import BLOCKS, PLAIN, array_shape, channels_together
 from convalgos.core.machine import Machine
 from convalgos.core.problem import Shape
@@ -23,8 +23,8 @@ from convalgos.cpu.layout.reorder_kernels import (
     reorder_rows,
 )
 from convalgos.cpu.runtime import jit, threads
-from convalgos.cpu.runtime.plan import RUN_FIELDS
-from convalgos.cpu.runtime.records import by_name
+from convalgos.cpu.runtime.plan import RUN_FIELDS, X_AT, Y_AT
+from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of
 from convalgos.cpu.vectors import simd
 
 FEW = 4  # channels, up to which vectors are split and joined
@@ -120,7 +120,7 @@ class Reorder:
             images, channels, pixels, *widths, x_length * pixels, y_length * pixels, y_length, vectors,
             channels - lanes if overlaps else (vectors - 1) * lanes, chunk, self._tasks,
         )  # fmt: skip
-        self._record = np.array([(0,) * len(RUN_FIELDS.split()) + values], REORDER_FIELDS)
+        self._record = record_of(REORDER_FIELDS, (0,) * len(RUN_FIELDS.split()) + values)
         self._arguments, self._address = by_name(self._record), self._record.ctypes.data
         if not blocks and channels <= FEW:
             self._kernel = reorder_few(itemsize, lanes, channels, target == "channels_last")
@@ -139,13 +139,11 @@ class Reorder:
             check_bound(name, array, shape, x.dtype, strided=True, written=name == "y")
         if x.itemsize != self._itemsize:
             raise TypeError(f"x has elements of {x.itemsize} bytes, but the run takes {self._itemsize}")
-        record = self._record.copy()
-        for field, value in zip(("x", "y"), (x, y), strict=True):
-            record[field], record[f"{field}_n"] = value.ctypes.data, image_step(value)
-        launch = Launch(self._kernel, record.ctypes.data, self._tasks, self._tasks == 1)
-        x_places, y_places = (
-            address_words(a, [record[name].ctypes.data]) for name, a in (("x", x), ("y", y))
-        )
+        record, address = copy_of_record(self._record), jit.data_address()
+        fields, begin = by_name(record), address(record)
+        fields.x, fields.x_n, fields.y, fields.y_n = address(x), image_step(x), address(y), image_step(y)
+        launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
+        x_places, y_places = ((AddressWord(begin + at, 0),) for at in (X_AT, Y_AT))
         return jit.bound_run((launch,), x, y, record, x_places=x_places, y_places=y_places)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
-from convalgos.cpu.runtime.records import by_name
+from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
@@ -54,10 +54,10 @@ class KernelRuns:
     def __init__(self, record: np.dtype, values: dict[str, int | np.ndarray], kernel: int, tasks: int):
         self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
         known = dict.fromkeys(record.names or (), 0) | {"tasks": tasks}
-        known |= {name: v.ctypes.data if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        self._record = np.array([tuple(known[name] for name in record.names or ())], record)
-        self._kernel, self._tasks = kernel, tasks
         self._address = jit.data_address()
+        known |= {name: self._address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        self._record = record_of(record, [known[name] for name in record.names or ()])
+        self._kernel, self._tasks = kernel, tasks
         self._free: list[tuple[np.ndarray, Any, np.ndarray]] = []  # list.pop and append are atomic
 
     def launch(self, **values: np.ndarray | int) -> None:
@@ -87,11 +87,12 @@ class KernelRuns:
 
     def _new_workspace(self, scratch: np.ndarray | None = None) -> tuple[np.ndarray, Any, np.ndarray]:
         """(record, its fields by name, scratch)."""
-        record = self._record.copy()
+        record = copy_of_record(self._record)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
-        record["scratch"] = scratch.ctypes.data
-        return record, by_name(record), scratch
+        arguments = by_name(record)
+        arguments.scratch = self._address(scratch)
+        return record, arguments, scratch
 
 
 def widened(x: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
 from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
-from convalgos.cpu.runtime.records import by_name, copy_of_record
+from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES
 from convalgos.cpu.vectors import simd
@@ -39,7 +39,7 @@ class KernelRecord:
     """A record of int64 fields, zero but for those that are given, and the arrays that they point to."""
 
     def __init__(self, fields: np.dtype, kept: tuple[Any, ...] = (), **values: int):
-        self._record, self._kept = np.zeros(1, fields), kept
+        self._record, self._kept = empty_record(fields), kept
         self._set_fields()
         self.set(**values)
 
