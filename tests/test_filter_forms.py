@@ -20,6 +20,7 @@ LAYERS = {  # filter, and the rest of a layer
 ALGORITHMS = (
     *("cpu.direct", "cpu.direct.pixels", "cpu.im2col.own", "cpu.winograd.f2x3", "cpu.winograd.f4x3"),
     *("cpu.fft_tiles.t32", "cpu.depthwise.channels", "cpu.depthwise.rows"),
+    *("cpu.indirect", "cpu.direct.phases"),
 )
 SHARED = {  # layers whose filters maps of all these sizes share
     "cpu.direct": ("depthwise", "flipped"),
@@ -27,6 +28,8 @@ SHARED = {  # layers whose filters maps of all these sizes share
     "cpu.winograd.f4x3": ("dense",),
     "cpu.depthwise.channels": ("depthwise",),
     "cpu.depthwise.rows": ("depthwise",),
+    "cpu.indirect": (*LAYERS,),
+    "cpu.direct.phases": ("transposed",),
 }
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.phase_rows import TILE_ELEMENTS, fewest_cycles, sum_phase_rows
 from convalgos.cpu.backward.phase_tiles import (
@@ -237,6 +238,9 @@ class DirectPhasesPlan(KernelPlan):
             "sum_phases": kernel,
         }  # fmt: skip
         super().__init__(problem, algorithm, PHASES_ARGUMENTS, values, [(sum_phase_tiles(), tasks)], 0)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         return w.copy()

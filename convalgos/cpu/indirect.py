@@ -28,6 +28,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.gemm.all_products import LEAST_SUMS, AllProducts, sums_seconds
@@ -192,6 +193,9 @@ class IndirectPlan(KernelPlan):
         }  # fmt: skip
         steps = [(multiply_indirectly(PIECE_PIXELS), tasks)]
         super().__init__(problem, algorithm, INDIRECT_ARGUMENTS, values, steps, tasks * stride)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._panels)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`packed_panels`, the channels of a tap side by side."""

@@ -49,6 +49,16 @@ def filter_of(planned_step: PlannedStep) -> NetworkFilter:
     return NetworkFilter(tuple(map(id, read)), planned_step.plan._key)
 
 
+def filters_of_like(planned: Planned, like: Planned, filters: Filters) -> Filters | None:
+    """The filters of a plan that another one of the same steps was made like, where they serve that, too."""
+    for own, other in zip(planned.steps, like.steps, strict=True):
+        if own is not other:  # of other sizes
+            key, known = getattr(own.plan, "_key", None), getattr(other.plan, "_key", None)
+            if key is not known and key != known:
+                return None
+    return filters
+
+
 def _nbytes(planned_step: PlannedStep) -> int:
     """Of the filters of a step, as the graph has them."""
     step: Any = planned_step.step

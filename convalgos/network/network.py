@@ -18,7 +18,7 @@ from convalgos.core.arguments import Shape, file_path, one_of, shown
 from convalgos.core.arrays import as_numpy, like, same_dtype
 from convalgos.network.choice import plan_network
 from convalgos.network.executor import Executor
-from convalgos.network.filters import Filters, prepared_filters
+from convalgos.network.filters import Filters, filters_of_like, prepared_filters
 from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.memory import MemoryPool
@@ -41,6 +41,7 @@ class NetworkPlan:
     Args:
         filters: those of the graph that are prepared already.
         memories: what its runs compute in.
+        own: all of its own, where these are known to be prepared.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class NetworkPlan:
         limits: PlanLimits,
         filters: Iterable[Filters] = (),
         memories: MemoryPool | None = None,
+        own: Filters | None = None,
     ):
         self.graph = graph
         self.planned = planned
         self.choice = choice
         self.limits = limits
-        self.filters = prepared_filters(planned, filters)
+        self.filters = prepared_filters(planned, filters) if own is None else own
         self.runs = count(1)  # where the choice is a rough one
         self._executor = Executor(graph, planned, self.filters, memories)
 
@@ -257,8 +259,10 @@ class Network:
         plans = self.plans()
         known = [(plan.planned, plan.choice) for plan in plans if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
-        filters = [plan.filters for plan in plans]
-        return NetworkPlan(self.graph, planned, choice, limits, filters, self._memories)
+        like = [p for p in plans if p.planned.made_like is planned.made_like]
+        filters = filters_of_like(planned, like[0].planned, like[0].filters) if like else None
+        others = [plan.filters for plan in plans] if filters is None else ()
+        return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

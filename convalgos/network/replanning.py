@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Generator, Hashable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,7 +47,7 @@ from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
-MADE = 1024  # plans of layers that are kept for further shapes
+MADE = 2048  # plans of layers that are kept for further shapes
 ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
 
 
@@ -214,10 +215,11 @@ class _Replanning:
         """What was made for other shapes of the inputs, between which layers with few pixels are the same."""
         made = self._known.made_like
         if key not in made:
-            if len(made) >= MADE:
-                made.clear()
+            with suppress(RuntimeError, KeyError):  # another thread changes it just now
+                while len(made) >= MADE:
+                    del made[next(iter(made))]  # the oldest
             made[key] = make()
-        return made.get(key) or make()  # another thread may have cleared it
+        return made.get(key) or make()  # another thread may have let go of it
 
     def _pooled(self, plan: Any, pooling: PoolProblem) -> BoxPlan:
         """A plan of a convolution as one that pools what it writes."""
