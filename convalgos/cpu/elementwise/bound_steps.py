@@ -11,7 +11,7 @@ from convalgos.core.arrays import as_laid
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import SHARE
-from convalgos.cpu.runtime.records import record_of
+from convalgos.cpu.runtime.records import record_of_words
 
 FLOAT = np.dtype(np.float32)
 
@@ -41,7 +41,7 @@ def launched(kernel: int, fields: np.dtype, values: dict[str, int], count: int, 
     """A run of a kernel, by as many threads as so many elements are worth."""
     tasks = threads_worth(count)
     values = values | {"tasks": tasks}
-    record = record_of(fields, [values.get(name, 0) for name in fields.names or ()])
+    record = record_of_words(fields, [values.get(name, 0) for name in fields.names or ()])
     return bound([Launch(kernel, jit.data_address()(record), tasks)], record, *kept)
 
 

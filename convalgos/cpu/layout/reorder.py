@@ -24,7 +24,7 @@ from convalgos.cpu.layout.reorder_kernels import (
 )
 from convalgos.cpu.runtime import jit, threads
 from convalgos.cpu.runtime.plan import RUN_FIELDS, X_AT, Y_AT
-from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of
+from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of_words
 from convalgos.cpu.vectors import simd
 
 FEW = 4  # channels, up to which vectors are split and joined
@@ -120,7 +120,7 @@ class Reorder:
             images, channels, pixels, *widths, x_length * pixels, y_length * pixels, y_length, vectors,
             channels - lanes if overlaps else (vectors - 1) * lanes, chunk, self._tasks,
         )  # fmt: skip
-        self._record = record_of(REORDER_FIELDS, (0,) * len(RUN_FIELDS.split()) + values)
+        self._record = record_of_words(REORDER_FIELDS, (0,) * len(RUN_FIELDS.split()) + values)
         self._arguments, self._address = by_name(self._record), self._record.ctypes.data
         if not blocks and channels <= FEW:
             self._kernel = reorder_few(itemsize, lanes, channels, target == "channels_last")

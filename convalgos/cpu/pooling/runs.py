@@ -12,7 +12,7 @@ from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
-from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of
+from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of_words
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
@@ -56,7 +56,7 @@ class KernelRuns:
         known = dict.fromkeys(record.names or (), 0) | {"tasks": tasks}
         self._address = jit.data_address()
         known |= {name: self._address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        self._record = record_of(record, [known[name] for name in record.names or ()])
+        self._record = record_of_words(record, [known[name] for name in record.names or ()])
         self._kernel, self._tasks = kernel, tasks
         self._free: list[tuple[np.ndarray, Any, np.ndarray]] = []  # list.pop and append are atomic
 

@@ -11,7 +11,7 @@ from convalgos.core.bound_run import Launch, image_step
 from convalgos.core.epilogue import Activation
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
-from convalgos.cpu.runtime.records import record_of
+from convalgos.cpu.runtime.records import record_of_words
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 SHARE = 1 << 14  # elements that are worth a thread; Xeon
@@ -67,7 +67,7 @@ class ArrayPass:
         ]  # fmt: skip
         for array in (source, added, target):
             values += (0, 0) if array is None else (address(array), image_step(array))
-        self._record = record_of(PASS_FIELDS, values)
+        self._record = record_of_words(PASS_FIELDS, values)
         self.kept = source, added, target, numbers, self._record
         self.launch = Launch(finish_share(), address(self._record), tasks)
 

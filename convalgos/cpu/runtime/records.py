@@ -49,7 +49,7 @@ def copy_of_record(record: np.ndarray) -> np.ndarray:
     return np.ndarray(1, record.dtype, record.view(WORD).copy())
 
 
-def record_of(fields: np.dtype, values: Sequence[int]) -> np.ndarray:
+def record_of_words(fields: np.dtype, values: Sequence[int]) -> np.ndarray:
     """(1,) a record of int64 fields with these values, in a quarter of the time that NumPy takes."""
     assert len(values) * WORD.itemsize == fields.itemsize, "a value for each field"
     return np.ndarray(1, fields, np.array(values, WORD))
