@@ -19,7 +19,7 @@ def moved_elements(node: OnnxNode, model: OnnxModel) -> Steps:
         return None
     if node.op == "Transpose" and (made := _windows(node, model)) is not None:
         return made
-    of = {"Transpose": _transposed, "Gather": _one_taken, "Slice": _sliced, "Pad": _not_padded}.get(node.op)
+    of = {"Transpose": _transposed, "Gather": _one_taken, "Slice": sliced, "Pad": _not_padded}.get(node.op)
     moves = None if of is None else of(node, model)
     if moves is None:
         return None
@@ -34,7 +34,7 @@ def rolled_elements(node: OnnxNode, model: OnnxModel) -> Steps:
     parts = [model.maker(name) for name in node.inputs]
     if len(parts) != 2 or any(part is None or part.op != "Slice" for part in parts):
         return None
-    end, begin = (_sliced(part, model) for part in parts if part is not None)
+    end, begin = (sliced(part, model) for part in parts if part is not None)
     sources = {part.inputs[0] for part in parts if part is not None}
     if end is None or begin is None or len(end) != 1 or len(begin) != 1 or len(sources) != 1:
         return None
@@ -109,7 +109,7 @@ def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     return [("index", axis, int(index))]
 
 
-def _sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
+def sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     """The slices that take something away; None where their ends are computed."""
     shape = model.shape(node.inputs[0]) or ()
     given = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
@@ -130,7 +130,7 @@ def _slices(shape: Sequence[int | str], parts: zip[tuple[int, ...]]) -> list[Mov
     moves: list[Move] = []
     for axis, start, end, step in parts:
         size = shape[axis]
-        if step < 1 or (axis == len(shape) - 1 and step > 1):
+        if step < 1:
             return None
         stop = None if end >= np.iinfo(np.int32).max or end == size else int(end)
         if (start, stop, step) != (0, None, 1) and not (

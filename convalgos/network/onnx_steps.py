@@ -42,6 +42,7 @@ from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_moves import moved_elements, rolled_elements
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
+from convalgos.network.onnx_pixels import PIXELS, pixels_moved, pixels_named
 from convalgos.network.onnx_products import computed_product
 from convalgos.network.onnx_quantized import QUANTIZED
 from convalgos.network.onnx_recurrent import GATES, recurrent
@@ -324,6 +325,9 @@ MAKERS: dict[str, Maker] = {
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Concat": _concat,
+    "DepthToSpace": pixels_moved,
+    "SpaceToDepth": pixels_moved,
+    PIXELS: pixels_named,
     SHUFFLE: channel_shuffle,
     "Slice": channel_slice,
     "Split": channel_split,

@@ -141,6 +141,8 @@ def _quantized(step: Step, last: Quantize, scaled: Scaled, constants: QuantizedC
         return QuantizedMean(step.name, inputs, output, scales[0], y_scale)
     if not isinstance(step, Elementwise) or step.operation == "shift":  # of bytes there is none
         return None
+    if step.broadcasts or step.constant is not None:
+        return None
     if step.operation == "identity":
         numbers = scales[0].numbers()
         with np.errstate(over="ignore", invalid="ignore"):
