@@ -153,8 +153,8 @@ class Pooling(Step):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(Step):
-    """activation(a + b), (a * b), (a - b), (a / b), of a, or of what `ElementwisePlan` calls a slope; b of all
-    but "add" may have one number a map: (N, C, 1, 1)."""
+    """activation(a + b), (a * b), (a - b), (a / b), of a, or a slope as of `ElementwisePlan`; b of all but "add"
+    may have one number a map: (N, C, 1, 1)."""
 
     operation: str = "identity"  # "add", "shift", "multiply", "subtract", "divide", "slope" or "identity"
     activation: Activation | None = None

@@ -213,9 +213,7 @@ def _scaled_by(
     return _scaled(node, model, x, node.outputs[0], scale, shift)
 
 
-def _with_array(
-    node: OnnxNode, x: str, constant: np.ndarray, shape: DynamicShape, operation: str
-) -> Steps:
+def _with_array(node: OnnxNode, x: str, constant: np.ndarray, shape: DynamicShape, operation: str) -> Steps:
     """x of a shape and a constant that spans some of its dimensions."""
     own = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
     if len(shape) < 2 or not _spans(shape, own.shape):

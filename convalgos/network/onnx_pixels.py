@@ -5,8 +5,8 @@ Exporters write a pixel shuffle as reshapes around transposes, and its inverse a
 
 from __future__ import annotations
 
-import math
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from convalgos.network.onnx_moves import sliced
 from convalgos.network.onnx_named import Named, with_patterns_named
 from convalgos.network.pixel_moves import DepthToSpace, SpaceToDepth
 
-PIXELS = "convalgos.PixelMove"  # what is found; attributes: "to_space", "factors", "order", and "last", whether
+PIXELS = (
+    "convalgos.PixelMove"  # what is found; attributes: "to_space", "factors", "order", and "last", whether
+)
 # the channels are the last dimension
 LONGEST = 5  # nodes of a spelled-out move
 MOST = 1 << 23  # elements of a map, up to which its moves are followed
@@ -91,12 +93,12 @@ def _moved_pixels(chain: list[OnnxNode], model: OnnxModel) -> dict[str, object] 
     a, b = larger[1] // deep[1], larger[2] // deep[2]
     if larger[1:] != (deep[1] * a, deep[2] * b) or deep[0] != larger[0] * a * b:
         return None
-    y = np.arange(n * c * h * w, dtype=np.int32).reshape(n, c, h, w)
+    x = y = np.arange(n * c * h * w, dtype=np.int32).reshape(n, c, h, w)
     for node in chain:
-        y = y.reshape(model.tried_shape(node.outputs[0])) if node.op == "Reshape" else y.transpose(  # type: ignore[arg-type]
-            node.attributes.get("perm", range(y.ndim)[::-1])
-        )
-    x = np.arange(n * c * h * w, dtype=np.int32).reshape(n, c, h, w)
+        if node.op == "Transpose":
+            y = y.transpose(node.attributes.get("perm", range(y.ndim)[::-1]))
+        else:
+            y = y.reshape([int(size) for size in model.tried_shape(node.outputs[0]) or ()])
     moved, wanted = (y, x) if to_space else (x, y)  # larger maps, and the deep ones that they come from
     parts = moved.reshape(n, larger[0], deep[1], a, deep[2], b).transpose(0, 3, 5, 1, 2, 4)
     parts = parts.reshape(n, *deep)  # channel (i * b + j) * C + c
@@ -111,38 +113,45 @@ def _moved_pixels(chain: list[OnnxNode], model: OnnxModel) -> dict[str, object] 
 
 def _of_slices(last: OnnxNode, model: OnnxModel) -> Named | None:
     """Every so many pixels of maps, from each first one on, side by side along the channels."""
-    parts = [_sampled(name, model) for name in last.inputs]
-    shape = model.shape(parts[0][0]) if parts and parts[0] is not None else None
-    if shape is None or len(shape) != 4 or {part and part[0] for part in parts} != {parts[0] and parts[0][0]}:
+    found = [_sampled(name, model) for name in last.inputs]
+    parts = [part for part in found if part is not None]
+    shape = model.shape(parts[0].x) if parts else None
+    if len(parts) < len(found) or shape is None or len(shape) != 4 or len({part.x for part in parts}) > 1:
         return None
     axis = last.attributes["axis"] % 4
-    rows, columns = (1, 2) if axis == 3 else (2, 3)
-    channels = shape[axis]
+    spatial, channels = ((1, 2) if axis == 3 else (2, 3)), shape[axis]
     if axis not in (1, 3) or not isinstance(channels, int):
         return None
-    first = parts[0][1] if parts[0] is not None else {}
-    a, b = (first.get(place, (0, 1))[1] for place in (rows, columns))
+    a, b = (parts[0].taken.get(place, (0, 1))[1] for place in spatial)
     begins = []
     for part in parts:
-        taken = part[1] if part is not None else {}
-        if {*taken} - {rows, columns} or any(taken.get(d, (0, 1))[1] != f for d, f in ((rows, a), (columns, b))):
+        (row, rows), (column, columns) = (part.taken.get(place, (0, 1)) for place in spatial)
+        if {*part.taken} - {*spatial} or (rows, columns) != (a, b):
             return None
-        begins.append(taken.get(rows, (0, 1))[0] * b + taken.get(columns, (0, 1))[0])
-    if sorted(begins) != [*range(a * b)] or a * b == 1 or not _are_divided(shape, {rows: a, columns: b}):
+        begins.append(row * b + column)
+    sizes = [(shape[place], f) for place, f in zip(spatial, (a, b), strict=True)]
+    undivided = any(isinstance(size, int) and size % f for size, f in sizes)
+    if sorted(begins) != [*range(a * b)] or a * b == 1 or undivided:
         return None
     order = np.add.outer(np.array(begins) * channels, np.arange(channels)).reshape(-1)
     given = {"to_space": False, "factors": (a, b), "order": order, "last": axis == 3}
-    chains = [node for part in parts if part is not None for node in part[2]]
-    protos = tuple(p for node in dict.fromkeys(map(id, chains)) for n in chains if id(n) == node for p in n.protos)
-    unique = tuple({id(p): p for p in protos}.values())
-    return OnnxNode(PIXELS, last.name, [parts[0][0]], last.outputs, given, (*unique, *last.protos)), ()  # type: ignore[index]
+    protos = {id(p): p for part in parts for node in part.nodes for p in node.protos}  # slices may be shared
+    made = OnnxNode(
+        PIXELS, last.name, [parts[0].x], last.outputs, given, (*protos.values(), *last.protos)
+    )  # fmt: skip
+    return made, ()
 
 
-Sampled = tuple[str, dict[int, tuple[int, int]], list[OnnxNode]]
+class _Sampled(NamedTuple):
+    """What is sliced, the begin and the step of each dimension that is, and the slices in their order."""
+
+    x: str
+    taken: dict[int, tuple[int, int]]
+    nodes: list[OnnxNode]
 
 
-def _sampled(name: str, model: OnnxModel) -> Sampled | None:
-    """(what is sliced, begin and step of each dimension, the slices in order), of slices of slices."""
+def _sampled(name: str, model: OnnxModel) -> _Sampled | None:
+    """Slices of slices, up to the end each."""
     taken: dict[int, tuple[int, int]] = {}
     nodes: list[OnnxNode] = []
     while (node := model.maker(name)) is not None and node.op == "Slice":
@@ -155,9 +164,4 @@ def _sampled(name: str, model: OnnxModel) -> Sampled | None:
             taken[axis] = start, step
         nodes.insert(0, node)
         name = node.inputs[0]
-    return (name, taken, nodes) if nodes else None
-
-
-def _are_divided(shape: tuple[int | str, ...], factors: dict[int, int]) -> bool:
-    """Whether sizes, as far as they are known, are whole multiples of factors."""
-    return all(not isinstance(shape[d], int) or not shape[d] % f for d, f in factors.items())  # type: ignore[operator]
+    return _Sampled(name, taken, nodes) if nodes else None

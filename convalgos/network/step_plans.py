@@ -88,7 +88,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
     if isinstance(step, ElementFunction):
         return FunctionPlan(step.function, array_shape(layout, read[0]))
     if isinstance(step, Recurrence):
-        return RecurrentPlan(read[0], step.weights, step.gates, step.bias, step.turned, step.given)
+        more = step.bias, step.turned, step.given, step.with_cells
+        return RecurrentPlan(read[0], step.weights, step.gates, *more)
     if isinstance(step, Rearrangement):
         return RearrangementPlan(read[0], step.moves)
     if isinstance(step, GroupNormalization):

@@ -14,10 +14,10 @@ from convalgos.cpu.vectors import simd
 
 
 class PixelMovePlan(BoundStep):
-    """y[n, c, h * a + i, w * b + j] = x[n, order[(i * b + j) * C + c], h, w], or y[n, k, h, w] of the reverse.
+    """y[n, c, h * a + i, w * b + j] = x[n, order[(i * b + j) * C + c], h, w], or the reverse.
 
     Args:
-        shape: logical, of the larger maps, (N, C, H * a, W * b), which are y where it goes `to_space`, else x.
+        shape: logical, (N, C, H * a, W * b), of the larger maps: y where it goes `to_space`, else x.
         factors: (a, b).
         layout: of x and y; with an order, channels first.
         order: (a * b * C,), the channels of x; to depth, y[:, k] is channel order[k]; None as they are.
