@@ -153,7 +153,7 @@ class Pooling(Step):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(Step):
-    """activation(a + b), (a * b), (a - b), (a / b), of a, or a slope as of `ElementwisePlan`; b of all but "add"
+    """activation(a + b), (a * b), (a - b), (a / b), of a, or a slope (`ElementwisePlan`); b of all but "add"
     may have one number a map: (N, C, 1, 1)."""
 
     operation: str = "identity"  # "add", "shift", "multiply", "subtract", "divide", "slope" or "identity"

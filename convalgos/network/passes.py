@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
 from convalgos.network.channel_scaling import channel_scaling
+from convalgos.network.constants_joined import constants_joined
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -31,7 +32,7 @@ Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
-    graph = needed(transposes_last(graph))
+    graph = needed(constants_joined(transposes_last(graph)))
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))

@@ -208,6 +208,7 @@ def space_share(SIZE: int, LANES: int) -> jit.Kernel:
         a = carray(pointer(args), 1, SPACE_FIELDS)[0]
         places = carray(pointer(a.places), a.groups * a.parts * 2, np.int64)
         total = a.images * a.groups * a.height
+        width, x_step, y_step = a.width, a.x_step, a.y_step  # read once
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             h = unit % a.height
             g = unit // a.height % a.groups
@@ -216,11 +217,11 @@ def space_share(SIZE: int, LANES: int) -> jit.Kernel:
                 x = a.x + (n * a.x_n + h * a.x_row + places[2 * part]) * SIZE
                 y = a.y + (n * a.y_n + h * a.y_row + places[2 * part + 1]) * SIZE
                 if a.run > 1:
-                    combine_rows(SIZE, LANES, COPY, 0, x, x, y, a.width, a.run, a.x_step, a.y_step)
+                    combine_rows(SIZE, LANES, COPY, 0, x, x, y, width, a.run, x_step, y_step)
                 else:
-                    source = carray(pointer(x), a.width * a.x_step, np.int32)
-                    target = carray(pointer(y), a.width * a.y_step, np.int32)
-                    for w in range(a.width):
-                        target[w * a.y_step] = source[w * a.x_step]
+                    source = carray(pointer(x), width * x_step, np.int32)
+                    target = carray(pointer(y), width * y_step, np.int32)
+                    for w in range(width):
+                        target[w * y_step] = source[w * x_step]
 
     return space_share
