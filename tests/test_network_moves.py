@@ -232,3 +232,19 @@ def test_makers_follow_the_nodes():
     model.nodes = model.nodes[:1]
     assert model.maker(relu.outputs[0]) is None
     assert model.maker(relu.inputs[0]) is model.nodes[0]
+
+
+@pytest.mark.parametrize("op", ["Sub", "Div", "Mul"])
+@pytest.mark.parametrize("shape", [(1, 1, 6, 10), (2, 12, 6, 10)], ids=str)
+def test_what_integers_have_no_step_for_is_computed_dequantised(op, shape):
+    b = Builder((2, 12, 6, 10))
+    scale = np.float32(0.125), np.uint8(3)
+
+    def quantised(x):
+        return b.node("DequantizeLinear", b.node("QuantizeLinear", x, *scale), *scale)
+
+    x = quantised(b.conv(c=12, k=12))
+    other = quantised(b.node("Slice", b.node("Exp", x), *(np.int64(ends) for ends in ([0] * 4, shape))))
+    y = b.node("QuantizeLinear", b.node(op, x, b.node("Add", other, np.float32(1))), *scale)
+    net = check(b.model(b.node("DequantizeLinear", y, *scale)), numbers((2, 12, 6, 10)), close=0.005)
+    assert Foreign not in kinds(net)
