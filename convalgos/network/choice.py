@@ -25,7 +25,8 @@ from convalgos.network.planned import LayoutChange, PlanLimits, Planned, Planned
 from convalgos.network.pooled_convolutions import with_pooled_convolutions
 from convalgos.network.replanning import replanned
 from convalgos.network.scaled_convolutions import with_scaled_convolutions
-from convalgos.network.step_options import FIRST, GROWTH, StepOption, StepOptions, limits_of
+from convalgos.network.step_layouts import FIRST
+from convalgos.network.step_options import GROWTH, StepOption, StepOptions, limits_of
 from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
 

@@ -153,27 +153,27 @@ class Pooling(Step):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(Step):
-    """activation(a + b), (a * b), (a - b), (a / b) or of a; b of all but "add" may have one number a map:
-    (N, C, 1, 1)."""
+    """activation(a + b), (a * b), (a - b), (a / b), of a, or a slope (`ElementwisePlan`); b of all but "add"
+    may have one number a map: (N, C, 1, 1)."""
 
-    operation: str = "identity"  # "add", "shift", "multiply", "subtract", "divide" or "identity"
+    operation: str = "identity"  # "add", "shift", "multiply", "subtract", "divide", "slope" or "identity"
     activation: Activation | None = None
+    constant: np.ndarray | None = None  # b where it is not computed; any part of a, as where b `broadcasts`
+    broadcasts: bool = False
 
     def output_shape(self, shapes: Shapes) -> Shape:
-        return np.broadcast_shapes(*(shapes[name] for name in self.inputs))
+        known = [] if self.constant is None else [self.constant.shape]
+        return np.broadcast_shapes(*(shapes[name] for name in self.inputs), *known)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerNormalization(Step):
-    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift.
-
-    Where it is not `centred` no mean is taken away, and the deviation is the root of the mean of the squares.
-    """
+    """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift."""
 
     scale: np.ndarray | None = None  # (C,)
     shift: np.ndarray | None = None
     epsilon: float = 1e-5
-    centred: bool = True
+    centred: bool = True  # else no mean is taken away, and the deviation is the root mean square
     largest: float = math.inf  # that 1 / deviation may be
 
     def output_shape(self, shapes: Shapes) -> Shape:

@@ -20,7 +20,8 @@ import numpy as np
 from convalgos.core.layouts import BLOCKS
 from convalgos.network.graph import NetworkGraph, Step
 from convalgos.network.pbqp import BRANCHES, Pbqp
-from convalgos.network.step_options import FIRST, StepOption
+from convalgos.network.step_layouts import FIRST
+from convalgos.network.step_options import StepOption
 
 # Costs of tiled algorithms do not tell layouts apart; whole networks in blocks were a few percent faster.
 PLAIN_COSTS = 1.0001

@@ -11,14 +11,15 @@ import numpy as np
 from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.functions import ElementFunction
-from convalgos.network.graph import Elementwise, View
+from convalgos.network.graph import Elementwise, Step, View
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
-from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
 
 OPERATIONS = {"Add": "add", "Sum": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 FUNCTIONS = {
     "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Abs": "abs", "Neg": "negative",
 }  # fmt: skip
+INVERSE = {"subtract": "negative", "divide": "reciprocal"}
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -53,13 +54,12 @@ def leaky_relu(node: OnnxNode, model: OnnxModel) -> Steps:
 
 
 def prelu(node: OnnxNode, model: OnnxModel) -> Steps:
-    """Of one slope for all channels."""
-    slopes = model.constant(node.inputs[1])
-    if slopes is None or not slopes.size or (slopes != slopes.reshape(-1)[0]).any():
+    """Of one slope for all channels, or of one for each."""
+    slopes, x = model.constant(node.inputs[1]), model.shape(node.inputs[0])
+    if slopes is None or not slopes.size or x is None or slopes.ndim > len(x):
         return None
-    x = model.shape(node.inputs[0])
-    if x is None or slopes.ndim > len(x):
-        return None
+    if (slopes != slopes.reshape(-1)[0]).any():
+        return _with_array(node, node.inputs[0], slopes, x, "slope")
     return activated_by(Activation("leaky_relu", float(slopes.reshape(-1)[0])))(node, model)
 
 
@@ -128,7 +128,31 @@ def arithmetic(node: OnnxNode, model: OnnxModel) -> Steps:
         if _is_of_each_map(model, one, other):
             by_map = "shift" if operation == "add" else operation
             return [Elementwise(node.name, (one, other), node.outputs[0], by_map)]
-    return None
+    return _broadcast(node, model)
+
+
+def _broadcast(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of two arrays of which one has the shape of the result."""
+    (a, b), operation = node.inputs, OPERATIONS[node.op]
+    first, second = model.tried_shape(a) or (), model.tried_shape(b) or ()
+    if len(first) < 2 or not all(isinstance(n, int) for n in (*first, *second)):
+        return None
+    steps: list[Step] = []
+    if _spans(second, first) and second != first:
+        if operation in ("subtract", "divide"):  # -b + a, or 1 / b times a
+            inverse = f"{node.outputs[0]}/inverse"
+            steps.append(ElementFunction(node.name, (b,), inverse, INVERSE[operation]))
+            b, operation = inverse, {"subtract": "add", "divide": "multiply"}[operation]
+        a, b = b, a
+    elif not _spans(first, second):
+        return None
+    operation = "shift" if operation == "add" else operation
+    return [*steps, Elementwise(node.name, (a, b), node.outputs[0], operation, broadcasts=True)]
+
+
+def _spans(full: DynamicShape, part: DynamicShape) -> bool:
+    """Whether an array of one shape can be broadcast to the other."""
+    return len(full) == len(part) and all(own in (1, n) for n, own in zip(full, part, strict=True))
 
 
 def _same(model: OnnxModel, a: str, b: str) -> bool:
@@ -152,10 +176,24 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
     shape = model.shape(x)
     if shape is None or constant.ndim > len(shape):
         return None
+    if node.op == "Div" and not right:  # constant / x
+        inverse = f"{node.outputs[0]}/inverse"
+        made = _with_array(node, inverse, constant, shape, "multiply")
+        return made and [ElementFunction(node.name, (x,), inverse, INVERSE["divide"]), *made]
+    return _scaled_by(node, model, x, constant, shape, right)
+
+
+def _scaled_by(
+    node: OnnxNode, model: OnnxModel, x: str, constant: np.ndarray, shape: DynamicShape, right: bool
+) -> Steps:
+    """x of a shape and a constant, to the right of it or to the left."""
     sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
     last = constant.size != 1 and len(shape) > 2 and sizes[:-1] == (1,) * (len(shape) - 1)
     if constant.size != 1 and not last and (sizes[0] != 1 or any(n != 1 for n in sizes[2:])):
-        return None
+        if not right and node.op == "Sub":
+            return None
+        operation = "shift" if node.op in ("Add", "Sum") else OPERATIONS[node.op]
+        return _with_array(node, x, constant, shape, operation)
     numbers = constant.reshape(-1).astype(np.float64)
     scale, shift = np.ones(1), np.zeros(1)
     if node.op in ("Add", "Sum"):
@@ -164,7 +202,7 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
         scale, shift = (scale, -numbers) if right else (-scale, numbers)
     elif node.op == "Mul":
         scale = numbers
-    elif not right or not numbers.all():
+    elif not numbers.all():
         return None
     else:
         scale = 1 / numbers
@@ -173,6 +211,14 @@ def _with_constant(node: OnnxNode, model: OnnxModel, known: list[np.ndarray | No
             node, model, lambda of, y: _scaled_maps(node, of, y, scale, shift, shape[-1], len(shape) - 2)
         )
     return _scaled(node, model, x, node.outputs[0], scale, shift)
+
+
+def _with_array(node: OnnxNode, x: str, constant: np.ndarray, shape: DynamicShape, operation: str) -> Steps:
+    """x of a shape and a constant that spans some of its dimensions."""
+    own = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
+    if len(shape) < 2 or not _spans(shape, own.shape):
+        return None
+    return [Elementwise(node.name, (x,), node.outputs[0], operation, constant=own)]
 
 
 def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray, shift: np.ndarray) -> Steps:

@@ -156,3 +156,17 @@ def _varint(value: int) -> bytes:
         found.append(value & 127 | 128)
         value >>= 7
     return bytes([*found, value])
+
+
+def with_open_sizes(proto: Any) -> Any:
+    """A ModelProto whose inputs leave open what some exporters call -1; the very one where none does."""
+    inputs = [value.type.tensor_type.shape.dim for value in proto.graph.input]
+    if any(d.dim_value < 0 for dims in inputs for d in dims):
+        found = type(proto)()
+        found.CopyFrom(proto)
+        for value in found.graph.input:
+            for d in value.type.tensor_type.shape.dim:
+                if d.dim_value < 0:
+                    d.Clear()
+        return found
+    return proto

@@ -24,9 +24,11 @@ from convalgos.network.onnx_group_norms import with_group_norms_named
 from convalgos.network.onnx_model import OnnxModel, load_onnx
 from convalgos.network.onnx_norms import with_norms_named
 from convalgos.network.onnx_patterns import with_activations_named
+from convalgos.network.onnx_pixels import with_pixel_moves_named
 from convalgos.network.onnx_region import foreign_step, join_regions
 from convalgos.network.onnx_root_norms import with_root_norms_named
 from convalgos.network.onnx_selections import with_shuffles_named
+from convalgos.network.onnx_softplus import with_softplus_named
 from convalgos.network.onnx_steps import steps_of_node
 from convalgos.network.passes import fused, needed
 from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
@@ -62,6 +64,8 @@ def from_onnx(model: Any) -> Network:
 
 def graph_of(model: OnnxModel) -> NetworkGraph:
     """The graph of a model, fused."""
+    model.nodes = with_pixel_moves_named(model)
+    model.nodes = with_softplus_named(model)
     model.nodes = with_activations_named(model)
     model.nodes = with_norms_named(model)
     model.nodes = with_root_norms_named(model)

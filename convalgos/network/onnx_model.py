@@ -19,16 +19,17 @@ from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_einsum import with_products_spelled_out
-from convalgos.network.onnx_file import Weights, read_onnx_file
+from convalgos.network.onnx_file import Weights, read_onnx_file, with_open_sizes
 from convalgos.network.onnx_folding import fold_constants
-from convalgos.network.onnx_order import captured_by, with_nodes_in_order
+from convalgos.network.onnx_order import with_nodes_in_order, without_identities
 from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_runtime_types import types_by_runtime
-from convalgos.network.onnx_sizes import ONNX_NAMES
+from convalgos.network.onnx_sizes import ONNX_NAMES, KnownValues
 from convalgos.network.onnx_stand_ins import with_stand_ins
 
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
 TRIED = (320, 256)  # sizes of inputs that a model leaves open, to tell which of its values are of one shape
+BATCHES = (2, 7)  # of images, where a model leaves open how many
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
 DynamicShape = tuple[int | str, ...]
 
@@ -84,8 +85,8 @@ class OnnxModel:
         self._tensors = {t.name: t for t in proto.graph.initializer}
         self._arrays: dict[str, np.ndarray] = {**weights}
         self.dequantized = DequantizedConstants(self.constant)
-        self.nodes: list[OnnxNode] = []
-        for node in _without_identities(proto.graph):
+        nodes: list[OnnxNode] = []
+        for node in without_identities(proto.graph):
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
             if op == "Constant" and (array := _constant(attributes)) is not None:
@@ -94,7 +95,8 @@ class OnnxModel:
             if self.dequantized.take(node, self.is_constant):
                 continue
             name = node.name or (node.output[0] if node.output else node.op_type)
-            self.nodes.append(OnnxNode(op, name, list(node.input), list(node.output), attributes, (node,)))
+            nodes.append(OnnxNode(op, name, list(node.input), list(node.output), attributes, (node,)))
+        self.nodes = nodes
         free = tuple(v.name for v in proto.graph.input if v.name not in self._tensors)
         self.inputs = free if inputs is None else inputs
         self.outputs = tuple(v.name for v in proto.graph.output)
@@ -129,9 +131,15 @@ class OnnxModel:
         """The node that makes a value; None of inputs and constants."""
         return self._makers.get(name)
 
-    @cached_property
-    def _makers(self) -> dict[str, OnnxNode]:
-        return {name: node for node in self.nodes for name in node.outputs}
+    @property
+    def nodes(self) -> list[OnnxNode]:
+        """In an order in which each reads what was written before it; patterns replace the list."""
+        return self._nodes
+
+    @nodes.setter
+    def nodes(self, nodes: list[OnnxNode]) -> None:
+        self._nodes = nodes
+        self._makers = {name: node for node in nodes for name in node.outputs}
 
     def tensor(self, name: str) -> Any:
         """A constant value as a TensorProto of this name."""
@@ -170,13 +178,40 @@ class OnnxModel:
     @cached_property
     def _types_tried(self) -> dict[str, ValueType]:
         """The same for inputs of fixed sizes: shapes that are equal then are held to be equal ever."""
+        return self._tried_for(BATCHES[0])
+
+    def _tried_for(self, images: int) -> dict[str, ValueType]:
         sizes = iter(TRIED * len(self.types))
         given = {}
         for name in self.inputs:
             shape = self.types[name].shape or ()
-            filled = [n if isinstance(n, int) else next(sizes) if i else 2 for i, n in enumerate(shape)]
+            filled = [n if isinstance(n, int) else next(sizes) if i else images for i, n in enumerate(shape)]
             given[name] = tuple(filled)
-        return self._inferred(given)
+        found = self._inferred(given)
+        if all(v.shape is not None and all(isinstance(n, int) for n in v.shape) for v in found.values()):
+            return found
+        known = KnownValues(skeleton := self._skeleton(given), {})  # which computes sizes of sizes
+        for node in skeleton.graph.node:
+            known.follow(node)
+        for name, value in found.items():
+            value.shape = known.shape(name) or value.shape
+        return found
+
+    @cached_property
+    def _of_any_batch(self) -> dict[str, tuple[int | None, ...]]:
+        """Shapes where the inputs leave open how many images there are, and nothing else, by trying two
+        batches: None for what differs between them. Empty where they leave more open."""
+        shapes = [self.types[name].shape for name in self.inputs]
+        if any(s is None or not s or not all(isinstance(n, int) for n in s[1:]) for s in shapes):
+            return {}
+        more, found = self._tried_for(BATCHES[1]), {}
+        for name, value in self._types_tried.items():
+            a, b = value.shape, more[name].shape if name in more else None
+            if a is not None and b is not None and len(a) == len(b):
+                found[name] = tuple(
+                    n if n == m and isinstance(n, int) else None for n, m in zip(a, b, strict=True)
+                )
+        return found
 
     def _inferred(self, given: dict[str, tuple[int, ...]]) -> dict[str, ValueType]:
         import onnx
@@ -227,7 +262,13 @@ class OnnxModel:
         if self.is_constant(name):
             array = self.constant(name)
             return None if array is None else array.shape
-        return self.types[name].shape if name in self.types else None
+        found = self.types[name].shape if name in self.types else None
+        if found is None or not all(isinstance(n, int) for n in found[1:]):
+            known = self._of_any_batch.get(name)
+            if known is not None and (found is None or len(found) == len(known)):
+                words = found or tuple(f"{name}.{i}" for i in range(len(known)))
+                return tuple(word if n is None else n for word, n in zip(words, known, strict=True))
+        return found
 
     def tried_shape(self, name: str) -> DynamicShape | None:
         """The shape of a value where the inputs have some sizes: words are only for what data decide."""
@@ -276,7 +317,7 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    proto = with_products_spelled_out(_with_open_sizes(with_nodes_in_order(proto)))
+    proto = with_products_spelled_out(with_open_sizes(with_nodes_in_order(proto)))
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
@@ -287,20 +328,6 @@ def load_onnx(model: Any) -> OnnxModel:
     return OnnxModel(spelled_out(proto), read.inputs, left)
 
 
-def _with_open_sizes(proto: Any) -> Any:
-    """A ModelProto whose inputs leave open what some exporters call -1; the very one where none does."""
-    inputs = [value.type.tensor_type.shape.dim for value in proto.graph.input]
-    if any(d.dim_value < 0 for dims in inputs for d in dims):
-        found = type(proto)()
-        found.CopyFrom(proto)
-        for value in found.graph.input:
-            for d in value.type.tensor_type.shape.dim:
-                if d.dim_value < 0:
-                    d.Clear()
-        return found
-    return proto
-
-
 def _without_shape(output: Any) -> Any:
     """An output of a model with what it declares, but for its shape: some declare a wrong one."""
     found = type(output)()
@@ -308,28 +335,6 @@ def _without_shape(output: Any) -> Any:
     if found.type.HasField("tensor_type"):
         found.type.tensor_type.ClearField("shape")
     return found
-
-
-def _without_identities(graph: Any) -> list[Any]:
-    """The nodes, where readers of an Identity or a Dropout read its input, but for bodies of other nodes."""
-    captured = {name for node in graph.node for name in captured_by(node)}
-    kept = captured | {output.name for output in graph.output}
-    read = {name for node in graph.node for name in node.input}
-    same: dict[str, str] = {}
-    nodes = []
-    for node in graph.node:
-        if any(name in same for name in node.input):
-            renamed = type(node)()
-            renamed.CopyFrom(node)
-            del renamed.input[:]
-            renamed.input.extend(same.get(name, name) for name in node.input)
-            node = renamed
-        drops = node.op_type == "Dropout" and len(node.input) < 3 and not read & {*node.output[1:]}
-        if node.domain in ONNX_NAMES and (drops or node.op_type == "Identity") and node.output[0] not in kept:
-            same[node.output[0]] = node.input[0]
-        else:
-            nodes.append(node)
-    return nodes
 
 
 def _constant(attributes: dict[str, Any]) -> np.ndarray | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,9 +18,11 @@ def moved_elements(node: OnnxNode, model: OnnxModel) -> Steps:
     """Of a Transpose, Gather, Slice or Pad, where its numbers are constant; None of others."""
     if not rank_of(node, model):
         return None
-    if node.op == "Transpose" and (made := _windows(node, model)) is not None:
-        return made
-    of = {"Transpose": _transposed, "Gather": _one_taken, "Slice": _sliced, "Pad": _not_padded}.get(node.op)
+    if node.op == "Transpose":
+        made = _swapped(node, model) or _windows(node, model)
+        if made is not None:
+            return made
+    of = {"Transpose": _transposed, "Gather": _one_taken, "Slice": sliced, "Pad": _not_padded}.get(node.op)
     moves = None if of is None else of(node, model)
     if moves is None:
         return None
@@ -34,7 +37,7 @@ def rolled_elements(node: OnnxNode, model: OnnxModel) -> Steps:
     parts = [model.maker(name) for name in node.inputs]
     if len(parts) != 2 or any(part is None or part.op != "Slice" for part in parts):
         return None
-    end, begin = (_sliced(part, model) for part in parts if part is not None)
+    end, begin = (sliced(part, model) for part in parts if part is not None)
     sources = {part.inputs[0] for part in parts if part is not None}
     if end is None or begin is None or len(end) != 1 or len(begin) != 1 or len(sources) != 1:
         return None
@@ -73,6 +76,33 @@ def _transposed(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     return [("transpose", order)] if rank > 2 and order[-1] == rank - 1 else None
 
 
+def _swapped(node: OnnxNode, model: OnnxModel) -> Steps:
+    """Of two runs of dimensions that change places behind those that stay: channels and pixels of maps."""
+    rank, shape, y = rank_of(node, model), model.shape(node.inputs[0]) or (), node.outputs[0]
+    order = tuple(node.attributes.get("perm", range(rank)[::-1]))
+    stay = next((i for i, at in enumerate(order) if i != at), rank)
+    if stay == rank or order[-1] == rank - 1 or sum(not isinstance(n, int) for n in shape) > 1 or 0 in shape:
+        return None
+    behind = order[stay]
+    if order[stay:] != (*range(behind, rank), *range(stay, behind)):
+        return None
+    lead, first, second = shape[:stay], shape[stay:behind], shape[behind:]
+    collapsed = tuple(map(_size, (lead, first, second)))
+    names = [f"{y}/{part}" for part in ("rows", "turned")]
+    target = [n if isinstance(n, int) else -1 for n in (*lead, *second, *first)]
+    return [
+        View(node.name, (node.inputs[0],), names[0], collapsed),
+        Transpose(node.name, (names[0],), names[1], channels_to_last(3)),
+        View(node.name, (names[1],), y, tuple(target)),
+    ]
+
+
+def _size(part: Sequence[int | str]) -> int:
+    """Of dimensions as one; -1 where one of them is open."""
+    sizes = [n for n in part if isinstance(n, int)]
+    return math.prod(sizes) if len(sizes) == len(part) else -1
+
+
 def _windows(node: OnnxNode, model: OnnxModel) -> Steps:
     """Of maps in more dimensions than they have, as windows of pixels: channels go to the last one, or come
     from there, while others change places."""
@@ -109,7 +139,7 @@ def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     return [("index", axis, int(index))]
 
 
-def _sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
+def sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     """The slices that take something away; None where their ends are computed."""
     shape = model.shape(node.inputs[0]) or ()
     given = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
@@ -130,7 +160,7 @@ def _slices(shape: Sequence[int | str], parts: zip[tuple[int, ...]]) -> list[Mov
     moves: list[Move] = []
     for axis, start, end, step in parts:
         size = shape[axis]
-        if step < 1 or (axis == len(shape) - 1 and step > 1):
+        if step < 1:
             return None
         stop = None if end >= np.iinfo(np.int32).max or end == size else int(end)
         if (start, stop, step) != (0, None, 1) and not (

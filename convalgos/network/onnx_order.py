@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from convalgos.network.onnx_sizes import ONNX_NAMES
+
 
 def with_nodes_in_order(proto: Any) -> Any:
     """A ModelProto with its nodes in order; the very one where they are.
@@ -60,3 +62,25 @@ def captured_by(node: Any) -> list[str]:
                 own |= {*inner.output}
             found += [v.name for v in body.output if v.name not in own]
     return found
+
+
+def without_identities(graph: Any) -> list[Any]:
+    """The nodes, where readers of an Identity or a Dropout read its input, but for bodies of other nodes."""
+    captured = {name for node in graph.node for name in captured_by(node)}
+    kept = captured | {output.name for output in graph.output}
+    read = {name for node in graph.node for name in node.input}
+    same: dict[str, str] = {}
+    nodes = []
+    for node in graph.node:
+        if any(name in same for name in node.input):
+            renamed = type(node)()
+            renamed.CopyFrom(node)
+            del renamed.input[:]
+            renamed.input.extend(same.get(name, name) for name in node.input)
+            node = renamed
+        drops = node.op_type == "Dropout" and len(node.input) < 3 and not read & {*node.output[1:]}
+        if node.domain in ONNX_NAMES and (drops or node.op_type == "Identity") and node.output[0] not in kept:
+            same[node.output[0]] = node.input[0]
+        else:
+            nodes.append(node)
+    return nodes

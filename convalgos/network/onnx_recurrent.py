@@ -29,12 +29,10 @@ MOVING = ("Slice", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Expand")  # 
 
 
 def recurrent(node: OnnxNode, model: OnnxModel) -> Steps:
-    """With weights that are constant, of which the last cells are not asked for."""
+    """With weights that are constant."""
     x, w, r, b, lengths, h, c, peepholes = (*node.inputs, *[""] * 8)[:8]
     directions = DIRECTIONS.get(node.attributes.get("direction", b"forward"))
     if directions is None or lengths or peepholes or _is_special(node, directions):
-        return None
-    if any(_is_read(name, model) for name in node.outputs[2:] if name):
         return None
     arrays = [model.constant(name) if name else None for name in (w, r, b)]
     shape = model.shape(x)
@@ -45,7 +43,8 @@ def recurrent(node: OnnxNode, model: OnnxModel) -> Steps:
         return None
     weights = np.asarray(arrays[0], np.float32), np.asarray(arrays[1], np.float32)
     bias = np.zeros((directions, 2 * weights[0].shape[1]), np.float32) if arrays[2] is None else arrays[2]
-    return [*_states_of(node, x, weights, bias, states), *_last_states(node, model, directions)]
+    cells = next((name for name in node.outputs[2:] if name and _is_read(name, model)), "")
+    return [*_states_of(node, x, weights, bias, states, cells), *_last_states(node, model, directions)]
 
 
 def _is_special(node: OnnxNode, directions: int) -> bool:
@@ -61,9 +60,10 @@ def _is_special(node: OnnxNode, directions: int) -> bool:
 
 
 def _states_of(
-    node: OnnxNode, x: str, weights: tuple[np.ndarray, np.ndarray], bias: np.ndarray, states: list[str]
-) -> list[Step]:
-    """The steps up to all states, of which the last is the first output."""
+    node: OnnxNode, x: str, weights: tuple[np.ndarray, np.ndarray], bias: np.ndarray, states: list[str],
+    cells: str,
+) -> list[Step]:  # fmt: skip
+    """The steps up to all states, which are the first output, and the last cells where they have a name."""
     gates, (w, r) = GATES[node.op], weights  # (directions, gates * hidden, channels), (..., hidden)
     _, rows, channels = w.shape
     hidden = rows // gates
@@ -76,14 +76,17 @@ def _states_of(
     names = [f"{y}/{part}" for part in ("x", "maps", "gates")]
     filters, shift = w.reshape(-1, channels, 1), (of_inputs + of_states).reshape(-1)
     given = bool(states[0]), bool(states[1])
+    both = f"{y}/cells" if cells else y
+    parts = [(y, (("slice", 0, 0, -1, 1),)), (cells, (("index", 0, -1),))] if cells else []
     return [
         Transpose(node.name, (x,), names[0], channels_from_last(3)),
         Convolution(node.name, (names[0],), names[1], filters, shift, (1,), ((0, 0),), (1,)),
         Transpose(node.name, (names[1],), names[2], channels_to_last(3)),
         Recurrence(
-            node.name, (names[2], *filter(None, states)), y, r, gates, share,
-            node.attributes.get("direction") == b"reverse", given,
+            node.name, (names[2], *filter(None, states)), both, r, gates, share,
+            node.attributes.get("direction") == b"reverse", given, bool(cells),
         ),
+        *(Rearrangement(node.name, (both,), name, moves) for name, moves in parts),
     ]  # fmt: skip
 
 

@@ -114,11 +114,14 @@ def _means(x: str, root: str, inverse: bool, model: OnnxModel) -> _Norm | None:
             return None
         node = model.maker(of)
     plus = model.maker(node.inputs[0]) if node is not None and node.op == "Sqrt" else None
-    if node is None or plus is None or plus.op != "Add":
+    if node is None or plus is None:
         return None
-    epsilons = [model.number(name) for name in plus.inputs]
-    epsilon = next((e for e in epsilons if e is not None), None)
-    mean = model.maker(plus.inputs[epsilons[0] is not None])
+    mean: OnnxNode | None = plus
+    epsilon: float | None = 0.0  # exporters leave out what is too small beside 1
+    if plus.op == "Add":
+        epsilons = [model.number(name) for name in plus.inputs]
+        epsilon = next((e for e in epsilons if e is not None), None)
+        mean = model.maker(plus.inputs[epsilons[0] is not None])
     square = None if mean is None or mean.op != "ReduceMean" else model.maker(mean.inputs[0])
     axis = None if mean is None or square is None else _axis(mean, model)
     if epsilon is None or mean is None or square is None or axis is None:
@@ -126,7 +129,8 @@ def _means(x: str, root: str, inverse: bool, model: OnnxModel) -> _Norm | None:
     twice = square.op == "Mul" and square.inputs == [x, x]
     if not twice and (square.op != "Pow" or square.inputs[0] != x or model.number(square.inputs[1]) != 2):
         return None
-    return _Norm(x, axis, epsilon, None, (*inside, node, plus, mean, square))
+    between = (plus,) if plus is not mean else ()
+    return _Norm(x, axis, epsilon, None, (*inside, node, *between, mean, square))
 
 
 def _axis(node: OnnxNode, model: OnnxModel) -> int | None:

@@ -10,32 +10,27 @@ from convalgos.network.graph import ChannelSelection
 from convalgos.network.onnx_channels import Steps, rank_of
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_moves import split_elements
+from convalgos.network.onnx_named import Named, with_patterns_named
 
 SHUFFLE = "convalgos.ChannelShuffle"  # the operator of what is found; its attribute is "groups"
 
 
 def with_shuffles_named(model: OnnxModel) -> list[OnnxNode]:
     """The nodes of a model, where a shuffle of channels is one: a transpose between two reshapes."""
-    makers = {name: node for node in model.nodes for name in node.outputs}
-    readers = Counter(name for node in model.nodes for name in node.inputs)
-    readers.update(model.outputs)
-    found: dict[str, OnnxNode] = {}
-    gone: set[str] = set()
-    for last in model.nodes:
-        turned = makers.get(last.inputs[0]) if last.op == "Reshape" else None
-        first = makers.get(turned.inputs[0]) if turned is not None and turned.op == "Transpose" else None
-        if turned is None or first is None or first.op != "Reshape":
-            continue
-        groups = _shuffled_groups(first, turned, last, model)
-        inside = turned.outputs[0], first.outputs[0]
-        if groups and all(readers[name] == 1 for name in inside):
-            protos = (*first.protos, *turned.protos, *last.protos)
-            x = first.inputs[0]
-            found[last.outputs[0]] = OnnxNode(
-                SHUFFLE, last.name, [x], last.outputs, {"groups": groups}, protos
-            )
-            gone |= {*inside}
-    return [found.get(n.outputs[0], n) for n in model.nodes if n.outputs[0] not in gone]
+    return with_patterns_named(model, _named)
+
+
+def _named(last: OnnxNode, model: OnnxModel, readers: Counter[str]) -> Named | None:
+    turned = model.maker(last.inputs[0]) if last.op == "Reshape" else None
+    first = model.maker(turned.inputs[0]) if turned is not None and turned.op == "Transpose" else None
+    if turned is None or first is None or first.op != "Reshape":
+        return None
+    groups = _shuffled_groups(first, turned, last, model)
+    inside = turned.outputs[0], first.outputs[0]
+    if not groups or any(readers[name] != 1 for name in inside):
+        return None
+    protos = (*first.protos, *turned.protos, *last.protos)
+    return OnnxNode(SHUFFLE, last.name, [first.inputs[0]], last.outputs, {"groups": groups}, protos), inside
 
 
 def _shuffled_groups(first: OnnxNode, turned: OnnxNode, last: OnnxNode, model: OnnxModel) -> int:

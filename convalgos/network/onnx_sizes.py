@@ -114,6 +114,12 @@ class KnownValues:
         self._infer(node)
         return False
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Of a value, where all of it is known."""
+        dims = self._dims(name)
+        sizes = [n for n in dims or () if isinstance(n, int)]
+        return None if dims is None or len(sizes) < len(dims) else tuple(sizes)
+
     def target(self, node: Any) -> Any:
         """The sizes of a reshape to open ones as a tensor, 0 for what it keeps, -1 for one; else None."""
         from onnx import numpy_helper

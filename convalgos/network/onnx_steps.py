@@ -20,7 +20,6 @@ from convalgos.network.graph import (
     Step,
     Transpose,
     TransposedConvolution,
-    View,
     channels_from_last,
     channels_to_last,
 )
@@ -42,10 +41,11 @@ from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_moves import moved_elements, rolled_elements
 from convalgos.network.onnx_norms import CHANNEL_NORM
 from convalgos.network.onnx_patterns import ACTIVATION
+from convalgos.network.onnx_pixels import PIXELS, pixels_moved, pixels_named
 from convalgos.network.onnx_products import computed_product
 from convalgos.network.onnx_quantized import QUANTIZED
 from convalgos.network.onnx_recurrent import GATES, recurrent
-from convalgos.network.onnx_reductions import reduced_mean, reduced_sum, sizes_after
+from convalgos.network.onnx_reductions import REDUCTIONS, reduced
 from convalgos.network.onnx_region import foreign_step
 from convalgos.network.onnx_resizing import resized
 from convalgos.network.onnx_root_norms import ROOT_NORM, root_norm
@@ -56,6 +56,8 @@ from convalgos.network.onnx_selections import (
     channel_slice,
     channel_split,
 )
+from convalgos.network.onnx_tokens import with_tokens
+from convalgos.network.onnx_views import concatenated_rows, view
 from convalgos.network.pads import Pad as PadOfMaps
 
 FLOATS = ("float32",)
@@ -203,32 +205,6 @@ def _pool(reduction: str) -> Maker:
     return make
 
 
-def _view(node: OnnxNode, model: OnnxModel) -> Steps:
-    """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
-    old = model.shape(node.inputs[0])
-    if old is None:
-        return None
-    axes = None
-    if node.op == "Flatten":
-        new: Any = (0, -1) if node.attributes.get("axis", 1) == 1 else None
-    elif node.op == "Reshape":
-        new = model.constant(node.inputs[1])
-        new = None if new is None or (node.attributes.get("allowzero", 0) and 0 in new) else new
-    elif (axes := model.axes(node)) is None:
-        return None
-    elif node.op == "Squeeze":
-        gone = {a % len(old) for a in axes}
-        new = sizes_after([(i, n) for i, n in enumerate(old) if i not in gone])
-    else:
-        rank = len(old) + len(axes)
-        one = {a % rank for a in axes}
-        rest = iter(enumerate(old))
-        new = sizes_after([(-1, 1) if i in one else next(rest) for i in range(rank)])
-    if new is None or not len(new):
-        return None
-    return [View(node.name, (node.inputs[0],), node.outputs[0], tuple(map(int, new)))]
-
-
 def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
     """A product of (N, C) with a constant matrix is a convolution of maps of one pixel."""
     given = node.attributes.get
@@ -276,14 +252,14 @@ def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
 
 def _concat(node: OnnxNode, model: OnnxModel) -> Steps:
     rank = rank_of(node, model)
-    if (rolled := rolled_elements(node, model)) is not None:
-        return rolled
+    if (found := rolled_elements(node, model) or with_tokens(node, model)) is not None:
+        return found
     if rank < 2 or any(map(model.is_constant, node.inputs)):
         return None
     if rank in (3, 4, 5) and node.attributes["axis"] in (rank - 1, -1):
         return _concat_last(node, rank)
     if node.attributes["axis"] not in (1, 1 - rank):
-        return None
+        return concatenated_rows(node, model)
     return [Concatenation(node.name, tuple(node.inputs), node.outputs[0])]
 
 
@@ -313,17 +289,19 @@ MAKERS: dict[str, Maker] = {
     "GlobalMaxPool": _global_pool("max"),
     "MaxPool": _pool("max"),
     "AveragePool": _pool("mean"),
-    "ReduceMean": reduced_mean,
-    "ReduceSum": reduced_sum,
+    **dict.fromkeys(REDUCTIONS, reduced),
     "Resize": resized,
     "Upsample": resized,
-    "Flatten": _view,
-    "Reshape": _view,
-    "Squeeze": _view,
-    "Unsqueeze": _view,
+    "Flatten": view,
+    "Reshape": view,
+    "Squeeze": view,
+    "Unsqueeze": view,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Concat": _concat,
+    "DepthToSpace": pixels_moved,
+    "SpaceToDepth": pixels_moved,
+    PIXELS: pixels_named,
     SHUFFLE: channel_shuffle,
     "Slice": channel_slice,
     "Split": channel_split,

@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
 from convalgos.network.channel_scaling import channel_scaling
+from convalgos.network.constants_joined import constants_joined
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -22,6 +23,7 @@ from convalgos.network.graph import (
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.means_ahead import with_means_ahead
+from convalgos.network.pixel_moves import PixelMove, orders_in_filters
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
 
@@ -30,21 +32,21 @@ Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
-    graph = needed(transposes_last(graph))
+    graph = needed(constants_joined(transposes_last(graph)))
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
-    return needed(moves_absorbed(needed(graph)))
+    return orders_in_filters(needed(moves_absorbed(needed(graph))))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
-    """An activation of a view, or of views of one another, is computed before them, on what they show."""
+    """An activation of moved elements, or of moves of moves, is computed before them, on what they move."""
     makers = _only_read_by_the_next(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps[step.output] = last = step
         if isinstance(step, Elementwise) and step.operation == "identity":
-            while last.inputs[0] in makers and isinstance(view := steps[last.inputs[0]], View | Transpose):
+            while last.inputs[0] in makers and isinstance(view := steps[last.inputs[0]], VIEWS):
                 steps[view.output] = replace(step, inputs=view.inputs, output=view.output)
                 steps[last.output] = replace(view, inputs=(view.output,), output=last.output)
                 last = steps[view.output]
@@ -246,6 +248,7 @@ def needed(graph: NetworkGraph) -> NetworkGraph:
     return replace(graph, steps=tuple(reversed(steps)))
 
 
+VIEWS = View | Transpose | PixelMove  # what moves elements and changes none
 SUMMED = (Convolution, TransposedConvolution)
 FINISHED = (*SUMMED, Elementwise, GroupNormalization)
 

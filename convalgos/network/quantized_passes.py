@@ -38,6 +38,7 @@ from convalgos.network.quantized_tables import tables_joined
 
 LIMITS = (None, "relu", "clip")  # activations that are limits of integers
 Scaled = Mapping[str, tuple[str, ByteScale]]  # values that are dequantised: of which bytes, with which scale
+OF_BYTES = ("identity", "add", "multiply")  # elementwise steps that integers have
 
 
 def on_integers(graph: NetworkGraph, constants: QuantizedConstants) -> NetworkGraph:
@@ -139,7 +140,9 @@ def _quantized(step: Step, last: Quantize, scaled: Scaled, constants: QuantizedC
         return quantized_convolution(step, inputs[0], output, scales[0], y_scale, constants)
     if isinstance(step, Pooling) and step.reduction == "mean" and step.kernel is None:
         return QuantizedMean(step.name, inputs, output, scales[0], y_scale)
-    if not isinstance(step, Elementwise) or step.operation == "shift":  # of bytes there is none
+    if not isinstance(step, Elementwise) or step.operation not in OF_BYTES:
+        return None
+    if step.broadcasts or step.constant is not None:
         return None
     if step.operation == "identity":
         numbers = scales[0].numbers()

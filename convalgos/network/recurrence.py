@@ -23,6 +23,7 @@ class Recurrence(Step):
     bias: np.ndarray | None = None  # (directions, hidden), of a GRU
     turned: bool = False
     given: tuple[bool, bool] = (False, False)
+    with_cells: bool = False  # behind the last time, of an LSTM
 
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int, int]:
         """(times, images, directions, gates, hidden)."""
@@ -38,4 +39,4 @@ class Recurrence(Step):
             if shapes[name] != (directions, images, hidden):
                 wanted = directions, images, hidden
                 raise ValueError(f"a first state has the shape {shapes[name]}, and must have {wanted}")
-        return (times, directions, images, hidden)
+        return (times + self.with_cells, directions, images, hidden)

@@ -18,14 +18,24 @@ from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime.plan import Packed
-from convalgos.network import attention, functions, group_norms, quantized_graph, recurrence, softmax
+from convalgos.network import (
+    attention,
+    functions,
+    group_norms,
+    pixel_moves,
+    quantized_graph,
+    recurrence,
+    softmax,
+)
 from convalgos.network import graph as graphs
 from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.mapped_weights import in_memory
 
 STEPS: dict[str, type[Step]] = {
     found.__name__: found
-    for module in (graphs, attention, functions, group_norms, softmax, recurrence, quantized_graph)
+    for module in (
+        *(graphs, attention, functions, group_norms, pixel_moves, softmax, recurrence, quantized_graph),
+    )
     for found in vars(module).values()
     if isinstance(found, type) and issubclass(found, Step) and found not in (Step, Foreign)
 }

@@ -47,20 +47,21 @@ from convalgos.network.graph import (
     channels_to_last,
 )
 from convalgos.network.group_norms import GroupNormalization
+from convalgos.network.pixel_moves import PixelMove
 from convalgos.network.planned import PlanLimits
 from convalgos.network.pooled_convolutions import pooling_saves, poolings
 from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, QuantizedMean
 from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
+from convalgos.network.step_layouts import FIRST, is_laid_alike, serves
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints, keeps
 from convalgos.select.ranking import Candidate
 
-FIRST = "channels_first"
 CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
 LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
-MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
+MOVED = Upsampling | Resizing | Concatenation | ChannelSelection | PixelMove
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms
 GROWTH = 2.0  # of the work of a layer, up to which another shape keeps the algorithm
@@ -253,8 +254,8 @@ class StepOptions:
             return
         if isinstance(step, Pooling | QuantizedMean | NORMS | ElementFunction):
             layouts: Sequence[str] = self.layouts(step.inputs[0])
-        elif isinstance(step, MOVED | BYTEWISE) or self._is_laid_alike(step):
-            layouts = [layout for layout in self.layouts(step.output) if self._serves(step, layout)]
+        elif isinstance(step, MOVED | BYTEWISE) or is_laid_alike(step, self._shapes):
+            layouts = [layout for layout in self.layouts(step.output) if serves(step, layout, self._shapes)]
             if isinstance(step, BYTEWISE):  # between floats, which lie in blocks, and bytes, which never do
                 layouts = [layout for layout in layouts if layout in self.layouts(step.inputs[0])]
         else:
@@ -274,22 +275,6 @@ class StepOptions:
         """Channels last, but where that is the same memory as channels first."""
         return "channels_last" if "channels_last" in self.layouts(name) else FIRST
 
-    def _is_laid_alike(self, step: Step) -> bool:
-        """Whether an elementwise step reads maps of one shape, or with one number for each map."""
-        if not isinstance(step, Elementwise):
-            return False
-        y = self._shapes[step.output]
-        per_map = (*y[:2], *(1,) * (len(y) - 2))
-        return all(self._shapes[name] in (y, per_map) for name in step.inputs)
-
-    def _serves(self, step: Step, layout: str) -> bool:
-        """Whether all that a step reads may lie in a layout, and be put side by side in it."""
-        if layout == FIRST:
-            return True
-        shapes = [self._shapes[name] for name in step.inputs]
-        whole_blocks = not any(shape[1] % BLOCKS.get(layout, 1) for shape in shapes[:-1])
-        return whole_blocks or not isinstance(step, Concatenation)
-
     def _seconds(self, step: Step, layout: str, values: Sequence[str]) -> float:
         if isinstance(step, Pooling):
             problem = step.problem(self._shapes[step.inputs[0]])
@@ -298,7 +283,7 @@ class StepOptions:
             return self._stream(*values) if layout == "channels_last" else 0.0
         if isinstance(step, ChannelSelection):  # of inputs that may be larger
             return self._machine.launch + self._stream(*[step.output] * (2 if layout == FIRST else 3))
-        if isinstance(step, Resizing):
+        if isinstance(step, Resizing | PixelMove):
             return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
         if isinstance(step, LayerNormalization | Softmax):
             return layer_norm_seconds(self._shapes[step.output], layout, self._machine)

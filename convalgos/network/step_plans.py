@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,18 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import add_and_activate
 from convalgos.core.errors import Unsupported
-from convalgos.core.layouts import array_shape
+from convalgos.core.layouts import array_shape, laid
 from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.byte_steps import ByteConcatenationPlan
 from convalgos.cpu.elementwise.functions import FunctionPlan
 from convalgos.cpu.elementwise.norms import GroupNormPlan, LayerNormPlan, LrnPlan, SoftmaxPlan
-from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan, UpsamplingPlan
+from convalgos.cpu.elementwise.pixel_moves import PixelMovePlan
+from convalgos.cpu.elementwise.plan import (
+    ConcatenationPlan,
+    ConstantOperandPlan,
+    ElementwisePlan,
+    UpsamplingPlan,
+)
 from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.elementwise.recurrent import RecurrentPlan
@@ -42,11 +47,15 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.group_norms import GroupNormalization
+from convalgos.network.pixel_moves import DepthToSpace, PixelMove
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 
-NUMPY = {"multiply": np.multiply, "subtract": np.subtract, "divide": np.divide}
+NUMPY: dict[str, Any] = {
+    "multiply": np.multiply, "subtract": np.subtract, "divide": np.divide,
+    "slope": lambda a, b, out: np.copyto(out, np.where(a < 0, a * b, a)),
+}  # fmt: skip
 
 
 def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> Any:
@@ -79,7 +88,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
     if isinstance(step, ElementFunction):
         return FunctionPlan(step.function, array_shape(layout, read[0]))
     if isinstance(step, Recurrence):
-        return RecurrentPlan(read[0], step.weights, step.gates, step.bias, step.turned, step.given)
+        more = step.bias, step.turned, step.given, step.with_cells
+        return RecurrentPlan(read[0], step.weights, step.gates, *more)
     if isinstance(step, Rearrangement):
         return RearrangementPlan(read[0], step.moves)
     if isinstance(step, GroupNormalization):
@@ -89,6 +99,10 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
     if isinstance(step, Resizing):
         sizes = step.output_shape(shapes)[2:]
         return ResizePlan(read[0], sizes, layout, step.coordinates, step.scales or None)
+    if isinstance(step, PixelMove):
+        to_space = isinstance(step, DepthToSpace)
+        larger = step.output_shape(shapes) if to_space else read[0]
+        return PixelMovePlan(larger, step.factors, layout, to_space, step.order)
     if isinstance(step, LocalResponseNormalization):
         return LrnPlan(read[0], layout, step.size, step.alpha, step.beta, step.bias)
     if isinstance(step, ChannelSelection) and step.order is not None:
@@ -97,9 +111,18 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return (ConcatenationPlan if dtype == "float32" else ByteConcatenationPlan)(read, layout)
     if not isinstance(step, Elementwise):
         raise TypeError(f"step {step.name!r} of {type(step).__name__} has no plan")
-    with suppress(Unsupported):
-        return ElementwisePlan(step.operation, read, layout, step.activation)
-    return NumpyStep(step)
+    return _elementwise_plan(step, read, layout)
+
+
+def _elementwise_plan(step: Elementwise, read: list[Shape], layout: str) -> Any:
+    """Of kernels, or of NumPy where they do not broadcast so."""
+    b = None if step.constant is None else np.ascontiguousarray(laid(step.constant, layout))
+    shapes = read if step.constant is None else [*read, step.constant.shape]
+    try:
+        plan = ElementwisePlan(step.operation, shapes, layout, step.activation)
+    except Unsupported:
+        return NumpyStep(step, b)
+    return plan if b is None else ConstantOperandPlan(plan, b)
 
 
 def reorder_of(shape: Shape, source: str, target: str, itemsize: int) -> Reorder | None:
@@ -110,12 +133,12 @@ def reorder_of(shape: Shape, source: str, target: str, itemsize: int) -> Reorder
 class NumpyStep:
     """An elementwise step of arrays that kernels do not broadcast, by NumPy."""
 
-    def __init__(self, step: Elementwise):
-        self.step = step
+    def __init__(self, step: Elementwise, constant: np.ndarray | None = None):
+        self.step, self._constant = step, constant
 
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
-        a, b = inputs
+        a, b = inputs if self._constant is None else (*inputs, self._constant)
         with np.errstate(all="ignore"):
             NUMPY.get(self.step.operation, np.add)(a, b, out=y)
         if self.step.activation is not None:

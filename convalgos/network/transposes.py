@@ -52,7 +52,8 @@ def _on_maps(step: Elementwise, made: dict[str, Transpose]) -> list[Step]:
         else:
             inputs.append(f"{output}/{i}")
             steps.append(Transpose(step.name, (name,), inputs[-1], _inverse(first)))
-    return [*steps, replace(step, inputs=tuple(inputs), output=output)]
+    constant = None if step.constant is None else step.constant.transpose(_inverse(first))
+    return [*steps, replace(step, inputs=tuple(inputs), output=output, constant=constant)]
 
 
 def _inverse(step: Transpose) -> tuple[int, ...]:

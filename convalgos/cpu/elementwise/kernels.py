@@ -12,7 +12,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer
 
-COPY, ADD, MULTIPLY, SUBTRACT, DIVIDE = range(5)
+COPY, ADD, MULTIPLY, SUBTRACT, DIVIDE, SLOPE = range(6)
 
 # y[n][g][r][i] = a[n][g][r][i] and b[n][g][i], or b[n][g] where not `by_element`; steps in elements. Units
 # are of `row_chunk` rows or, where that is one, of `chunk` of its elements.
@@ -24,6 +24,13 @@ COMBINE_FIELDS = fields(
 # along the other dimensions; steps in elements. A plane is of an image, or of a channel of it.
 UPSAMPLE_FIELDS = fields(
     "x y images planes depth height width count deep high across x_n y_n x_plane y_plane y_slice y_row tasks"
+)
+
+# Runs of elements between a map and a deep one: of each image and row of the deep map, for each of `groups`
+# as many as there are `parts`, and as many times again along the row. `places`: where the first runs of both
+# begin; steps in elements.
+SPACE_FIELDS = fields(
+    "x y places images groups parts height width run x_n y_n x_row y_row x_step y_step tasks"
 )
 
 
@@ -62,6 +69,11 @@ def combine_share(SIZE: int, LANES: int) -> jit.Kernel:
                     combine_rows(SIZE, LANES, DIVIDE, 1, x, b, y, rows, count, a.a_row, a.y_row)
                 else:
                     combine_rows(SIZE, LANES, DIVIDE, 0, x, b, y, rows, count, a.a_row, a.y_row)
+            elif a.operation == SLOPE:
+                if a.by_element:
+                    combine_rows(SIZE, LANES, SLOPE, 1, x, b, y, rows, count, a.a_row, a.y_row)
+                else:
+                    combine_rows(SIZE, LANES, SLOPE, 0, x, b, y, rows, count, a.a_row, a.y_row)
             elif a.by_element:
                 combine_rows(SIZE, LANES, MULTIPLY, 1, x, b, y, rows, count, a.a_row, a.y_row)
             else:
@@ -85,6 +97,9 @@ def combine_rows(
     source, more, to = (v.pointer(address) for address in (a, b, y))
     same = v.broadcast(more) if OPERATION != COPY and not BY_ELEMENT else None
 
+    def sloped(value: Value, slope: Value) -> Value:
+        return v.b.select(v.b.fcmp_ordered("<", value, v.zero()), v.fmul(value, slope), value)
+
     def elements(row: Value, out: Value, at: Value, mask: Value = None) -> None:
         def loaded(of: Value) -> Value:
             return v.load(of, at) if mask is None else v.load_masked(of, at, mask)
@@ -92,7 +107,7 @@ def combine_rows(
         value = loaded(row)
         if OPERATION != COPY:
             other = loaded(more) if same is None else same
-            how = {ADD: v.fadd, MULTIPLY: v.fmul, SUBTRACT: v.fsub, DIVIDE: v.b.fdiv}
+            how = {ADD: v.fadd, MULTIPLY: v.fmul, SUBTRACT: v.fsub, DIVIDE: v.b.fdiv, SLOPE: sloped}
             value = how[OPERATION](value, other)
         if mask is None:
             v.store(value, out, at)
@@ -183,3 +198,30 @@ def double_elements(v: Vec, x: Value, y: Value, count: Value) -> None:
             first = v.iadd(v.imul(done, 2), half * v.lanes)
             mask = v.mask(v.isub(v.imul(rest, 2), half * v.lanes))
             v.store_masked(v.shuffle(value, value, order), to, first, mask)
+
+
+@jit.specialise
+def space_share(SIZE: int, LANES: int) -> jit.Kernel:
+    """The rows of a task. Elements have four bytes."""
+
+    def space_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SPACE_FIELDS)[0]
+        places = carray(pointer(a.places), a.groups * a.parts * 2, np.int64)
+        total = a.images * a.groups * a.height
+        width, x_step, y_step = a.width, a.x_step, a.y_step  # read once
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            h = unit % a.height
+            g = unit // a.height % a.groups
+            n = unit // (a.height * a.groups)
+            for part in range(g * a.parts, (g + 1) * a.parts):
+                x = a.x + (n * a.x_n + h * a.x_row + places[2 * part]) * SIZE
+                y = a.y + (n * a.y_n + h * a.y_row + places[2 * part + 1]) * SIZE
+                if a.run > 1:
+                    combine_rows(SIZE, LANES, COPY, 0, x, x, y, width, a.run, x_step, y_step)
+                else:
+                    source = carray(pointer(x), width * x_step, np.int32)
+                    target = carray(pointer(y), width * y_step, np.int32)
+                    for w in range(width):
+                        target[w * y_step] = source[w * x_step]
+
+    return space_share

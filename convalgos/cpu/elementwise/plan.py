@@ -21,6 +21,7 @@ from convalgos.cpu.elementwise.kernels import (
     COPY,
     DIVIDE,
     MULTIPLY,
+    SLOPE,
     SUBTRACT,
     UPSAMPLE_FIELDS,
     combine_share,
@@ -33,6 +34,7 @@ from convalgos.cpu.vectors import simd
 CHUNK = 1 << 12  # elements that are finished at a time: a part of the first cache
 OPERATIONS = {
     "add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY, "subtract": SUBTRACT, "divide": DIVIDE,
+    "slope": SLOPE,
 }  # fmt: skip
 
 
@@ -40,7 +42,8 @@ class ElementwisePlan(BoundStep):
     """y = activation(a + b), activation(a * b), activation(a - b), activation(a / b), or activation(a).
 
     Args:
-        operation: "add" or "shift", "multiply", "subtract", "divide" or "identity".
+        operation: "add" or "shift", "multiply", "subtract", "divide", "identity", or "slope", by which a is
+            multiplied with b where it is less than 0.
         shapes: logical, (N, C, *spatial), of a and b, one of which may be broadcast over the other.
         layout: of all of them.
 
@@ -97,6 +100,22 @@ class ElementwisePlan(BoundStep):
         finish = 0 if self._activation is None else finish_address(FLOAT, self._activation)
         numbers = activation_numbers(FLOAT, self._activation)
         return _bound_rows(a, b, y, values | {"finish": finish}, numbers)
+
+
+class ConstantOperandPlan(BoundStep):
+    """An elementwise step whose b is constant.
+
+    Args:
+        plan: of both.
+        b: in its layout.
+    """
+
+    def __init__(self, plan: ElementwisePlan, b: np.ndarray):
+        self._plan, self._b = plan, b
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        a, y = arrays
+        return self._plan.bind(a, self._b, y)
 
 
 class ConcatenationPlan(BoundStep):

@@ -48,6 +48,7 @@ class RecurrentPlan(BoundStep):
         gates: 4 of an LSTM, 3 of a GRU, 1 of a plain layer.
         bias: (directions, hidden), of a GRU: added to the sums of its candidate before the share is taken.
         turned: whether the one direction runs from the last time to the first; of two, the second does.
+        with_cells: whether the last cells of an LSTM stand behind the last states, as those of one time more.
         given: whether a first state, and first cells, are given as inputs behind z; they are 0 else.
 
     Source: Hochreiter and Schmidhuber 1997, Long short-term memory; Cho et al. 2014, arXiv:1406.1078.
@@ -68,13 +69,15 @@ class RecurrentPlan(BoundStep):
         bias: np.ndarray | None = None,
         turned: bool = False,
         given: tuple[bool, bool] = (False, False),
+        with_cells: bool = False,
     ):
         (times, images, width), (directions, _, hidden) = shape, weights.shape
         if width != directions * gates * hidden:
             raise ValueError(f"z {shape} and weights {weights.shape} do not go together")
         self._shape, self._given = tuple(shape), given
         self._state = directions, images, hidden
-        self.y_shape = times, *self._state
+        self.y_shape = times + with_cells, *self._state
+        self._times = times if with_cells else None  # behind which the cells stand
         lanes = simd.lanes(FLOAT.itemsize)
         padded = -(-hidden // lanes) * lanes
         rows, units = _division(images, directions)
@@ -105,6 +108,7 @@ class RecurrentPlan(BoundStep):
         values = self._values | {
             "z": z.ctypes.data, "h": h.ctypes.data, "c": c.ctypes.data, "y": y.ctypes.data,
             "cells": cells.ctypes.data,
+            "last": 0 if self._times is None else y[self._times].ctypes.data,
         }  # fmt: skip
         return launched(self._kernel, RECURRENT_FIELDS, values, self._work, *arrays, cells, self)
 

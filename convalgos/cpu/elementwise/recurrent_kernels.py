@@ -21,8 +21,9 @@ CHAINS = 2  # of sums of a gate where one image has too few of them to keep the 
 # h, c (directions, images, hidden): the first states; y (times, directions, images, hidden). `weights`
 # (directions, padded / LANES, hidden, gates, LANES), `bias` (directions, padded); a unit of work is ROWS
 # images of one direction, with `cells` (ROWS, padded) of its own. Direction 1 - turned runs backwards.
+# `last` (directions, images, hidden) are the cells behind the last time, 0 where nobody asks for them.
 RECURRENT_FIELDS = fields(
-    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned tasks"
+    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last tasks"
 )
 
 
@@ -54,6 +55,10 @@ def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
                         a.hidden,
                     )  # fmt: skip
                 h = y
+            if GATES == LSTM and a.last:
+                for i in range(rows):
+                    to = a.last + (d * a.images + first + i) * row
+                    simd.copy_bytes(to, cells + i * a.padded * SIZE, row)
 
     return recur_share
 

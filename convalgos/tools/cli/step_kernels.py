@@ -31,7 +31,8 @@ def step_kernels() -> Iterator[Compiled]:
     """All of them."""
     lanes = simd.lanes(SIZE)
     for share in (
-        elementwise.combine_share, elementwise.upsample_share, norm_kernels.normalise_share,
+        elementwise.combine_share, elementwise.space_share, elementwise.upsample_share,
+        norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
         resize_kernels.resize_share,
     ):  # fmt: skip
