@@ -31,6 +31,7 @@ FEW = 4  # channels, up to which vectors are split and joined
 # Pixels that a thread moves at a time: between rows and blocks; between pixels of other blocks; and between
 # rows and pixels of all channels as many as take so many bytes.
 ROWS_TO_BLOCKS, PIXELS_TO_PIXELS, ROWS_TO_PIXELS, LEAST_CHUNK = 512, 32, 64 << 10, 64
+SHARE = 1 << 16  # bytes of x that are worth a thread, of which another core holds a part in any case; Xeon
 SIZES = (1, 2, 4, 8)  # bytes of an element
 LONGEST, SHORTEST = 64, 16  # a vector: elements at most, and bytes at least
 BYTES = 16  # elements of a vector of bytes: squares of more are long in compiling
@@ -72,8 +73,10 @@ def reorder_seconds(shape: Shape, itemsize: int, source: str, target: str, machi
     else:
         square = SQUARE if "channels_first" in (source, target) else MOVED
         moved = square * images * vectors * -(-channels // lanes) / machine.paced_cycles
-    nbytes = (math.prod(shape) + math.prod(array_shape(target, shape))) * itemsize
-    return machine.launch + max(moved, machine.stream_near(nbytes))
+    read = math.prod(shape) * itemsize
+    nbytes = read + math.prod(array_shape(target, shape)) * itemsize
+    others = read * (machine.threads - 1) / machine.threads  # what other threads wrote, which L3 hands over
+    return machine.launch + max(moved, machine.stream_near(nbytes)) + machine.stream(others)
 
 
 class Reorder:
@@ -114,8 +117,7 @@ class Reorder:
             chunk = ROWS_TO_BLOCKS
         else:
             chunk = max(1, ROWS_TO_PIXELS // max(1, channels * itemsize * LEAST_CHUNK)) * LEAST_CHUNK
-        shared = 2 * math.prod(shape) * itemsize > threads.SMALL * threads.BYTES
-        self._tasks = threads.plan_threads() if shared else 1
+        self._tasks = max(1, min(threads.plan_threads(), math.prod(shape) * itemsize // SHARE))
         values = (
             images, channels, pixels, *widths, x_length * pixels, y_length * pixels, y_length, vectors,
             channels - lanes if overlaps else (vectors - 1) * lanes, chunk, self._tasks,

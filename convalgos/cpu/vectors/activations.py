@@ -1,4 +1,5 @@
-"""Activations of vectors, as `core/epilogue` defines them: exp is a polynomial, and so is the tail of Phi.
+"""Activations of vectors, as `core/epilogue` defines them, by polynomials: of exp, of the tail of Phi, and
+of what GELU of floats lies below max(x, 0), whose coefficients stand in tables that are permuted.
 
 Results are off by no more than `ULPS` units in the last place, NaN stays NaN, and infinities go to the limits
 of the function.
@@ -11,6 +12,7 @@ Computers, 1955.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +26,16 @@ POWERS = {
     16: (5, (0.021661166101694107, 0.0002345961838727817)),
     8: (3, (0.08664340525865555, 0.0037540255580097437, 0.00010839106107596308)),
 }
+# The tail of GELU: the step from point to point, and the degree between. By the lanes of a vector.
+PIECES = {16: (0.4, 5), 8: (0.9, 7)}
 NONE, CLIP = 0, KINDS["clip"].code  # codes: of no activation; the others are those of `KINDS`
 ULPS = 4  # units in the last place of the larger of a value and a quarter, by which it may be off
 
 _NAMES = {kind.code: name for name, kind in KINDS.items()}
+GELUS: dict[str, Callable[[float], float]] = {  # shares of x that they are
+    "gelu": lambda x: math.erfc(-x * math.sqrt(0.5)) / 2,
+    "gelu_tanh": lambda x: 1 / (1 + math.exp(-TANH_SCALE * (x + TANH_CUBE * x**3))),
+}
 
 
 class Float(NamedTuple):
@@ -45,7 +53,6 @@ class Float(NamedTuple):
 
 
 LOGARITHM_TERMS = {4: 7, 8: 16}  # of the series of `_softplus`, whose z^2 is no more than 1/9
-FLOAT_TAIL_END = 13.0  # from which on floats that are normal have no tail: exp(-13^2 / 2) is 2e-37
 TAIL_STEP = 0.3  # q = 1 / (1 + 0.3 t)
 FLOATS = {
     4: Float(
@@ -89,6 +96,8 @@ def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
         return v.fmul(b, v.b.select(v.b.fcmp_ordered(">", x, v.zero()), x, below))
     if name == "softplus":
         return _softplus(v, x)
+    if name in GELUS and v.size == 4 and v.lanes in PIECES:
+        return _below_ramp(v, x, GELUS[name])
     if name == "hard_swish":
         share = fmin(v, v.fmax(v.fadd(x, v.const(3)), v.zero()), v.const(6))
         share = v.fmul(share, v.const(1 / 6))
@@ -99,7 +108,7 @@ def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
     elif name == "mish":
         power = exponential(v, fmin(v, x, v.const(LEVEL)))
         square = v.fma(power, power, v.fadd(power, power))  # (1 + e)^2 - 1
-        share = v.b.fdiv(square, v.fadd(square, v.const(2)))
+        share = _quotient(v, square, v.fadd(square, v.const(2)))
     else:  # gelu_tanh
         cube = v.fmul(v.fmul(v.fmul(v.const(TANH_CUBE), x), x), x)
         share = _sigmoid(v, v.fmul(v.const(TANH_SCALE), v.fadd(x, cube)))
@@ -167,14 +176,14 @@ def _tanh(v: Vec, x: Value) -> Value:
     """(exp(2 x) - 1) / (exp(2 x) + 1)."""
     twice = fmin(v, v.fadd(x, x), v.const(LEVEL))
     less_one = _exponential_less_one(v, twice)
-    return v.b.fdiv(less_one, v.fadd(less_one, v.const(2)))
+    return _quotient(v, less_one, v.fadd(less_one, v.const(2)))
 
 
 def _softplus(v: Vec, x: Value) -> Value:
     """max(x, 0) + ln(1 + e), e = exp(-|x|): ln((1 + z) / (1 - z)) is twice a series of odd powers of z."""
     size = v.fmax(x, v.fsub(v.zero(), x))
     power = exponential(v, v.fsub(v.zero(), size))
-    z = v.b.fdiv(power, v.fadd(power, v.const(2)))
+    z = _quotient(v, power, v.fadd(power, v.const(2)))
     square, last = v.fmul(z, z), LOGARITHM_TERMS[v.size] - 1
     series = v.const(2 / (2 * last + 1))
     for k in reversed(range(last)):
@@ -222,11 +231,17 @@ def _step_of_octave(v: Vec, number: Value, bits: int) -> Value:
     table = (np.exp2(np.arange(count) / count).astype(np.float32).view(np.int32) - where).view(np.float32)
     parts = [ir.Constant(v.type, list(map(float, part))) for part in table.reshape(-1, v.lanes)]
     if len(parts) == 1:
-        kind = ir.FunctionType(v.type, [v.type, number.type])
-        return v.b.call(function_of(v.b, kind, "llvm.x86.avx2.permps"), [parts[0], number])
+        return _entry(v, parts[0], number)
     kind = ir.FunctionType(v.type, [v.type, number.type, v.type])
     choose = function_of(v.b, kind, "llvm.x86.avx512.vpermi2var.ps.512")
     return v.b.call(choose, [parts[0], number, parts[1]])
+
+
+def _quotient(v: Vec, x: Value, of: Value) -> Value:
+    """x / of, where that is at least one, and no more than 2^126."""
+    if v.size * v.lanes < 64 or v.size == 8:
+        return v.b.fdiv(x, of)
+    return v.fmul(x, _reciprocal(v, of))
 
 
 def _reciprocal(v: Vec, x: Value) -> Value:
@@ -243,8 +258,6 @@ def _reciprocal(v: Vec, x: Value) -> Value:
 
 def _normal_distribution(v: Vec, x: Value) -> Value:
     """Phi(x) = erfc(-x / sqrt 2) / 2, with the relative precision of its tail."""
-    if v.size == 4 and v.lanes in POWERS:
-        return _normal_distribution_of_floats(v, x)
     of = FLOATS[v.size]
     size = v.fmax(x, v.fsub(v.zero(), x))
     size = fmin(v, size, v.const(of.tail_end * math.sqrt(2)))
@@ -264,19 +277,49 @@ def _normal_distribution(v: Vec, x: Value) -> Value:
     return v.b.select(above, v.fsub(v.const(1), tail), tail)
 
 
-def _normal_distribution_of_floats(v: Vec, x: Value) -> Value:
-    """Phi(x), whose tail is right to 1e-5 of itself: what x times it is off by is far below its bound."""
-    of = FLOATS[4]
-    size = v.fmax(x, v.fsub(v.zero(), x))
-    q = _reciprocal(v, v.fma(size, v.const(TAIL_STEP * math.sqrt(0.5)), v.const(1)))
-    series = v.const(of.tail[-1])
-    for coefficient in reversed(of.tail[:-1]):
-        series = v.fma(series, q, v.const(coefficient))
-    near, power = _power_by_table(v, v.fmul(v.fmul(size, size), v.const(0.5)))
-    tail = v.fmul(v.fmul(v.fmul(q, v.const(0.5)), series), v.fmul(near, power))
-    tail = v.b.select(v.b.fcmp_ordered("<", size, v.const(FLOAT_TAIL_END)), tail, v.zero())
-    above = v.b.fcmp_ordered(">", x, v.zero())
-    return v.b.select(above, v.fsub(v.const(1), tail), tail)
+def _below_ramp(v: Vec, x: Value, share: Callable[[float], float]) -> Value:
+    """x * share(x) of floats, where share(-x) = 1 - share(x), and 0 far below: max(x, 0) less a tail.
+
+    The tail, t * share(-t) of t = |x|, is a polynomial of the distance from the nearest of some points, whose
+    coefficients stand in one vector each.
+    """
+    step, _ = PIECES[v.lanes]
+    size = v.b.call(function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}"), [x])
+    t = fmin(v, size, v.const((v.lanes - 1) * step))
+    magic = v.const(1.5 * 2.0 ** FLOATS[4].fraction)  # adding it rounds, and leaves the number of the point
+    shifted = v.fma(t, v.const(1 / step), magic)
+    rest = v.fma(t, v.const(1 / step), v.fsub(magic, shifted))
+    point = v.b.bitcast(shifted, ir.VectorType(ir.IntType(32), v.lanes))
+    tail = None
+    for power in reversed(_tail_by_pieces(share, v.lanes)):
+        near = _entry(v, ir.Constant(v.type, list(map(float, power))), point)
+        tail = near if tail is None else v.fma(tail, rest, near)
+    return v.fsub(v.fmax(x, v.zero()), tail)
+
+
+def _tail_by_pieces(share: Callable[[float], float], points: int) -> np.ndarray:
+    """(degree + 1, points) coefficients of t * share(-t) by powers of (t - its point) / step.
+
+    They are interpolated at Chebyshev's nodes of half a step around. The first point is 0, where the tail is
+    exactly 0, and from the last one on there is none.
+    """
+    step, degree = PIECES[points]
+    found = np.zeros((degree + 1, points))
+    for point in range(points - 1):
+        of_zero = int(point == 0)  # that of the tail / t is found, for t >= 0
+        nodes = np.cos((np.arange(degree + 1 - of_zero) + 0.5) * np.pi / (degree + 1 - of_zero)) / 2
+        nodes = (nodes + 0.5) / 2 if of_zero else nodes
+        t = (nodes + point) * step
+        values = [share(-at) * (step if of_zero else at) for at in t]
+        found[of_zero:, point] = np.linalg.solve(np.vander(nodes, increasing=True), values)
+    return found.astype(np.float32)
+
+
+def _entry(v: Vec, table: Value, number: Value) -> Value:
+    """That of a vector which the lowest bits of a number say, in each lane."""
+    kind = ir.FunctionType(v.type, [v.type, number.type])
+    name = "llvm.x86.avx512.permvar.sf.512" if v.lanes == 16 else "llvm.x86.avx2.permps"
+    return v.b.call(function_of(v.b, kind, name), [table, number])
 
 
 def fmin(v: Vec, x: Value, high: Value) -> Value:
