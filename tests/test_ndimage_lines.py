@@ -1,5 +1,7 @@
 """Filters along axes: the answers of scipy.ndimage, exactly where they are integers, else within a bound."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -10,7 +12,7 @@ from narrow_vectors import run_on_haswell
 import convalgos as ca
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import line_filters, line_passes, line_steps, volume_passes
+from convalgos.cpu.filtering import line_filters, line_passes, line_steps, short_passes, volume_passes
 from convalgos.ndimage.arguments import BOUNDARY_OF
 
 MODES = tuple(BOUNDARY_OF)
@@ -146,6 +148,41 @@ def test_empty_arrays_and_those_without_axes():
         ca.ndimage.correlate1d(np.array(3.0), [1])
 
 
+SHORT_FILTERS = {  # (weights, whether they are summed as integers, for those with and without a sign)
+    "gaussian": (np.exp(-(np.arange(-4, 5) ** 2) / 5.0), True, True),
+    "lopsided": (np.array([0.1003, 0.3701, 0.0, 0.2111]), True, True),
+    "whole": (np.array([-3.0, 32_000.0, 2.0]), True, True),
+    "of one tap": (np.array([0.7303]), True, True),
+    "derivative": (np.array([0.3103, 0.1007, -0.1007, -0.3103]), True, False),
+    "long": (np.hanning(61)[1:-1], True, True),
+    "too large": (np.array([0.5003, 0.7001]), False, False),
+    "halves": (np.array([0.25, 0.5, 0.25]), False, False),
+    "one beside nothing": (np.array([0.999999, 1e-7]), False, False),
+}
+
+
+@pytest.mark.parametrize("name", SHORT_FILTERS)
+@pytest.mark.parametrize("char", "hH")
+def test_sums_of_short_integers(name, char):
+    """SciPy's answers, also of arrays whose sums are all whole or at the ends of the type."""
+    w, *short = SHORT_FILTERS[name]
+    w = w / w.sum() if name in ("gaussian", "long") else w
+    rng, limits, short = np.random.default_rng(len(name)), np.iinfo(char), short["hH".index(char)]
+    step = line_steps.LineStep(0, tuple(w), AxisWindow(90, len(w), 1), 3.0)
+    kind = np.dtype(char)
+    assert (short_passes.why_not_short(kind, kind, [step]) is None) == short
+    for shape in ((90, 150), (7, 31), (6, 5, 3), (4000,)):
+        x = random_array(rng, shape, char)
+        ends = np.where(rng.random(shape) < 0.5, limits.min, limits.max).astype(char)
+        flat = np.where(rng.random(shape) < 0.02, x, 77).astype(char)
+        empty = np.where(rng.random(shape) < 0.1, x, 0).astype(char)
+        for one, mode in product((x, ends, flat, empty), ("reflect", "constant")):
+            for axis in range(len(shape)):
+                y = np.full(shape, 99, char)
+                ca.ndimage.correlate1d(one, w, axis, y, mode, 3)
+                np.testing.assert_array_equal(y, scipy.ndimage.correlate1d(one, w, axis, None, mode, 3))
+
+
 @pytest.mark.parametrize("boundary", ["wrap", "constant"])
 def test_long_lines_in_chunks(boundary):
     """Chunks of a line meet what lies beyond its ends, also that at its other end."""
@@ -180,8 +217,8 @@ def test_volumes_in_one_pass(dtype, monkeypatch):
 def test_passes_share_what_lies_in_the_cache():
     step = line_steps.LineStep(0, (1.0,) * 9, AxisWindow(64, 9, 4, "wrap"), 0.0)
     steps = [step, step._replace(axis=1), step._replace(axis=2)]
-    assert [len(p) for p in line_filters._passes((64, 64, 64), steps, np.dtype("f4"))] == [2, 1]
-    assert [len(p) for p in line_filters._passes((64, 4096, 64), steps, np.dtype("f4"))] == [1, 2]
+    assert [len(p) for p in line_filters._passes((64, 64, 64), steps, 4)] == [2, 1]
+    assert [len(p) for p in line_filters._passes((64, 4096, 64), steps, 4)] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +265,8 @@ def test_vectors_of_a_narrower_machine():
     run_on_haswell("""
 import numpy as np, scipy.ndimage as theirs, convalgos as ca
 x = np.random.default_rng(0).integers(0, 256, (9, 70, 45)).astype(np.uint8)
-for given in (x, x.astype(np.int32), x.astype(np.float32)):
+short = x.astype(np.int16) * -128, x.astype(np.uint16) * 257
+for given in (x, x.astype(np.int32), x.astype(np.float32), *short):
     found, expected = ca.ndimage.gaussian_filter(given, 1.3), theirs.gaussian_filter(given, 1.3)
     assert np.abs(found.astype(float) - expected).max() <= (1e-4 if given.dtype.kind == "f" else 0)
     assert np.array_equal(ca.ndimage.laplace(given), theirs.laplace(given))

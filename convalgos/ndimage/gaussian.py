@@ -10,7 +10,7 @@ import numpy as np
 
 from convalgos.core.arguments import shown
 from convalgos.core.array_kinds import any_kind
-from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, smooth_coarsely, steps_within, why_not_coarse
+from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, coarse_chain, steps_within, why_not_coarse
 from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
 from convalgos.ndimage.known_calls import known_calls
@@ -195,14 +195,16 @@ def _approximated(
     filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
     boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
     result = arguments.output_array(output, x)
-    steps = steps_within(filters, x.dtype, max_rel_error)
+    lines = [(boundary, x.shape[axis]) for boundary, (axis, *_) in zip(boundaries, smoothed, strict=True)]
+    steps = steps_within(filters, lines, x.dtype, max_rel_error)
     if steps is not None:
         axes = sorted(
             CoarseAxis(axis, boundary, *each, step)
             for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
         )
         if why_not_coarse(x.shape, axes, x.itemsize) is None:
-            return arguments.fill(result, x, lambda x, y: smooth_coarsely(x, y, axes, float(cval)))
+            chain = coarse_chain(x.shape, x.dtype, tuple(axes), float(cval))
+            return arguments.fill(result, x, chain.run)
     found = recursions_within(filters, x.dtype, max_rel_error)
     if found is None:
         return None

@@ -24,8 +24,8 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
-from convalgos.core.boundaries import source_indices
-from convalgos.cpu.filtering.row_sums import RowPass, RowSums
+from convalgos.cpu.filtering.coarse_grids import cubic, fitting_step, grid_matrices, sums_on_grid
+from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 
@@ -33,8 +33,10 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
 NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
+SHORT = 1 << 9  # elements of rows that are multiplied by matrices rather than turned over; Sapphire Rapids
 FEW_TURNED = 3 << 14  # elements that NumPy turns over before a run is bound; Sapphire Rapids
 PHASES = 9  # places between two of the grid at which the error is found
+SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
 PERIOD = 256  # of the transforms that find the short filter, in steps
 ROUNDED = 4  # roundings of a type, times the root of the products of a sum
 
@@ -42,65 +44,56 @@ ROUNDED = 4  # roundings of a type, times the root of the products of a sum
 class CoarseGaussian(NamedTuple):
     """A Gaussian along an axis by way of a grid.
 
-    spline: (4 * step - 1,) its sum is 1; middle: (odd,) the short filter; error: as a share of the weights.
+    middle: (odd,) the short filter; error: as a share of the weights.
     """
 
-    spline: np.ndarray
     middle: np.ndarray
     error: float
 
 
 @lru_cache(64)
-def coarse_gaussian(sigma: float, reach: int, step: int) -> CoarseGaussian:
+def coarse_gaussian(sigma: float, reach: int, step: float) -> CoarseGaussian:
     """In the place of 2 * reach + 1 weights."""
-    spline = _cubic(np.arange(1 - 2 * step, 2 * step) / step) / step
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    weights /= weights.sum()
-    half = -(-reach // step)
+    total = weights.sum()
+    half = math.ceil(reach / step)
     near = np.arange(-half, half + 1)
     samples = np.zeros(max(PERIOD, 4 * half))
-    samples[near[np.abs(near * step) <= reach]] = weights[reach % step :: step]
-    both = np.zeros(samples.size)  # a spline by a spline, at the places of the grid
-    both[np.arange(-3, 4)] = np.convolve(spline, spline)[step - 2 :: step][:7] * step
+    samples[near] = np.where(np.abs(near * step) <= reach, np.exp(-0.5 * (near * step / sigma) ** 2), 0)
+    both = np.zeros(samples.size)
+    both[np.arange(-3, 4)] = SPLINES
     middle = np.fft.ifft(np.fft.fft(samples) / np.fft.fft(both)).real[near]
     middle /= middle.sum()
-    return CoarseGaussian(spline, middle, _error(weights, step, spline, middle))
+    return CoarseGaussian(middle, _error(weights / total, step, middle))
 
 
-def _cubic(t: np.ndarray) -> np.ndarray:
-    """The cubic B-spline."""
-    t = np.abs(t)
-    return np.where(t < 1, 2 / 3 - t**2 + t**3 / 2, np.maximum(2 - t, 0) ** 3 / 6)
-
-
-def _error(weights: np.ndarray, step: int, spline: np.ndarray, middle: np.ndarray) -> float:
+def _error(weights: np.ndarray, step: float, middle: np.ndarray) -> float:
     """The sum of absolute differences from the weights, the largest of those of all places."""
     reach, half = len(weights) // 2, len(middle) // 2
-    around = (half + 4) * step  # of the grid, which no sum goes beyond
+    numbers = np.arange(-1 - half, half + 3)  # (2 * half + 4,) places of the grid that an output is made of
+    around = max(reach, math.ceil((half + 4) * step))  # elements on each side
+    expected = np.pad(weights, around - reach)  # (2 * around + 1,)
     worst = 0.0
-    for place in np.unique(np.linspace(0, step // 2, PHASES).astype(int)):
-        fine = _cubic(np.arange(-1, 3) - place / step)  # (4,) of the grid's places -1 to 2
-        coarse = np.convolve(middle, fine)  # (2 * half + 4,) of -1 - half to 2 + half
-        found = np.zeros(2 * around + 1)
-        at = around + (np.arange(len(coarse)) - 1 - half) * step - place
-        for begin, weight in zip(at - 2 * step + 1, coarse, strict=True):
-            found[begin : begin + len(spline)] += weight * spline
-        room = max(0, reach - around)
-        found = np.pad(found, room)
-        found[len(found) // 2 - reach : len(found) // 2 + reach + 1] -= weights
-        worst = max(worst, float(np.abs(found).sum()))
+    for place in np.linspace(0, step / 2, PHASES):
+        coarse = np.convolve(middle, cubic(np.arange(-1, 3) - place / step))  # (2 * half + 4,)
+        at = numbers * step - place
+        sums = cubic((np.arange(-around, around + 1) - at[:, None]) / step)  # (2 * half + 4, elements)
+        found = (coarse / sums.sum(1)) @ sums
+        worst = max(worst, float(np.abs(found - expected).sum()))
     return worst
 
 
 def steps_within(
-    filters: Sequence[tuple[float, int]], dtype: np.dtype, max_rel_error: float
-) -> list[int] | None:
-    """Steps of the coarsest grids for (sigma, reach) of some axes that stay within an error together, if any
-    do."""
+    filters: Sequence[tuple[float, int]], lines: Sequence[tuple[str, int]], dtype: np.dtype,
+    max_rel_error: float,
+) -> list[float] | None:  # fmt: skip
+    """Steps of the coarsest grids for (sigma, reach) of some axes, of (boundary, size), that stay within an
+    error together, if any do."""
     for ratio in RATIOS:
-        steps = [int(sigma / ratio) for sigma, _ in filters]
-        if min(steps) < LEAST_STEP:
+        most = [sigma / ratio for sigma, _ in filters]
+        if min(most) < LEAST_STEP:
             return None
+        steps = [fitting_step(*line, step) for line, step in zip(lines, most, strict=True)]
         found = [coarse_gaussian(*each, step) for each, step in zip(filters, steps, strict=True)]
         rounded = sum(ROUNDED * math.sqrt(4 * step) for step in steps) * float(np.finfo(dtype).eps)
         if math.prod(1 + each.error for each in found) - 1 + rounded <= max_rel_error:
@@ -115,36 +108,29 @@ class CoarseAxis(NamedTuple):
     boundary: str
     sigma: float
     reach: int
-    step: int
+    step: float
 
 
 def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: int) -> str | None:
-    """Why `smooth_coarsely` takes longer than other ways, in a sentence, or None."""
+    """Why a `CoarseChain` takes longer than other ways, in a sentence, or None."""
     first = min(one.axis for one in axes)
     if math.prod(shape[first + 1 :]) * itemsize < NARROW:
         return "rows along the first of the axes would be turned over before there are fewer of them"
     return None
 
 
-def smooth_coarsely(x: np.ndarray, y: np.ndarray, axes: Sequence[CoarseAxis], fill: float) -> None:
-    """y = x filtered along some axes; both C-contiguous, of one float dtype, and apart from each other.
-
-    axes: in their order in the array.
-    """
-    _chain(x.shape, x.dtype, tuple(axes), fill).run(x, y)
-
-
 @cached_by_threads(64)
-def _chain(shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float) -> _Chain:
-    return _Chain(shape, dtype, axes, fill)
+def coarse_chain(shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float) -> CoarseChain:
+    """What filters arrays of a shape and of a float dtype along some axes, in their order in the array."""
+    return CoarseChain(shape, dtype, axes, fill)
 
 
-class _Chain:
+class CoarseChain:
     """Passes of which each reads what the one before has written."""
 
     def __init__(self, shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float):
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
-        self._passes: list[RowPass | _Turn] = []
+        self._passes: list[RowPass | MatrixPass | _Turn] = []
         self._add(shape, axes)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
@@ -153,13 +139,16 @@ class _Chain:
         one, *others = axes
         size, outer = shape[one.axis], math.prod(shape[: one.axis])
         inner = math.prod(shape[one.axis + 1 :])
-        if inner * self._dtype.itemsize < NARROW and outer > 1:
-            self._passes.append(_Turn(outer, size * inner, self._dtype))
-            later = tuple(each._replace(axis=each.axis - one.axis) for each in axes)
-            self._add((*shape[one.axis :], outer), later)
-            self._passes.append(_Turn(size * inner, outer, self._dtype))
+        if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
             return
-        down, middle, up = _steps(one, size)
+        if inner * self._dtype.itemsize < NARROW and outer > 1:
+            later = tuple(each._replace(axis=each.axis - one.axis) for each in axes)
+            self._turn(outer, size * inner)
+            self._add((*shape[one.axis :], outer), later)
+            self._turn(size * inner, outer)
+            return
+        filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
+        down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
         self._sum(outer, size, inner, down)
         if others:
             self._add((*shape[: one.axis], down.rows, *shape[one.axis + 1 :]), tuple(others))
@@ -167,11 +156,28 @@ class _Chain:
             self._sum(outer, down.rows, inner, middle)
         self._sum(outer, (middle or down).rows, inner, up)
 
+    def _multiply(self, one: CoarseAxis, size: int, rows: int) -> bool:
+        """Rows of elements by matrices, if they are sums of nothing else."""
+        filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
+        *matrices, filled = grid_matrices(one.boundary, size, one.step, filtered)
+        if filled and self._fill != 0:
+            return False
+        for matrix in matrices:
+            self._passes.append(MatrixPass(rows, matrix.astype(self._dtype), self._threads))
+        return True
+
+    def _turn(self, rows: int, columns: int) -> None:
+        if min(rows, columns) > 1:
+            self._passes.append(_Turn(rows, columns, self._dtype))
+
     def _sum(self, outer: int, rows: int, inner: int, by: RowSums) -> None:
         self._passes.append(RowPass(outer, rows, inner, self._dtype, by, self._fill, self._threads))
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Many threads may run it at once."""
+        """y = x filtered; many threads may run it at once.
+
+        x, y: C-contiguous, and apart from each other.
+        """
         held = [aligned_empty(size, self._dtype) for size in self._sizes]
         *others, last = self._passes
         for i, one in enumerate(others):
@@ -194,39 +200,3 @@ class _Turn:
             np.copyto(other, one.swapaxes(1, 2))
         else:
             self._reorder.bind(one, other).run()
-
-
-def _steps(one: CoarseAxis, size: int) -> tuple[RowSums, RowSums | None, RowSums]:
-    """To the grid, along it, and back, of an axis of some elements; None where the first does both.
-
-    The grid has a place at the first element. Outputs are between its places -1 and the second one behind the
-    last element; the short filter reaches farther.
-    """
-    step, by = one.step, coarse_gaussian(one.sigma, one.reach, one.step)
-    half = len(by.middle) // 2
-    places = (size - 1) // step + 4  # that are interpolated between
-    count = places + 2 * half
-    low = (half + 1) * step + 2 * step - 1
-    high = (count - 1) * step + 4 * step - 1 - low - size
-    sources = source_indices(one.boundary, size, low, high)  # (low + size + high,)
-    down = RowSums(np.arange(count) * step, sources, by.spline[None])
-    middle = RowSums(np.arange(places), np.arange(count), by.middle[None])
-    phases = np.arange(step)[:, None] / step
-    fine = _cubic(np.arange(-1, 3) - phases)  # (step, 4)
-    up = RowSums(np.arange(size) // step, np.arange(places), fine)
-    if places * size <= count * len(by.spline):
-        return _at_once(down, middle, size), None, up
-    return down, middle, up
-
-
-def _at_once(down: RowSums, middle: RowSums, size: int) -> RowSums:
-    """Two of the steps of a short axis as one: every place of the grid is a sum of all elements."""
-    taps = down.weights.shape[1]
-    sums = np.zeros((down.rows, size + 1))  # by element, and of the fill value
-    sources = down.sources[down.firsts[:, None] + np.arange(taps)]  # (rows, taps), -1 where it is that
-    np.add.at(sums, (np.arange(down.rows)[:, None], sources), down.weights)
-    around = middle.firsts[:, None] + np.arange(middle.weights.shape[1])
-    weights = np.einsum("t,ptn->pn", middle.weights[0], sums[around])  # (places, size + 1)
-    elements = size + bool(weights[:, -1].any())
-    sources = np.append(np.arange(size), -1)[:elements]
-    return RowSums(np.zeros(middle.rows, np.int64), sources, weights[:, :elements])

@@ -43,9 +43,11 @@ AXIS = fields("size step taps low sources")  # an axis across lines; step: lines
 
 @jit.helper
 def copy_pixel(target: int, source: int, count: int, size: int) -> None:
-    """target[:count] = source[:count], of elements of 4 or 8 bytes."""
+    """target[:count] = source[:count], of elements of 2, 4 or 8 bytes."""
     if count > 1:
         copy_bytes(target, source, count * size)
+    elif size == 2:
+        carray(pointer(target), 1, np.int16)[0] = carray(pointer(source), 1, np.int16)[0]
     elif size == 4:
         carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
     else:
@@ -86,7 +88,12 @@ def shift_lines(a: Any, table: int, line: int, size: int) -> None:
 @jit.helper
 def sum_along(a: Any, scratch: int, table: int, y: int, count: int) -> None:
     """The sums of shifted lines, to y."""
-    if a.store == 0:
+    if a.row_whole != 0:
+        call(
+            a.row_whole,
+            (table, a.row_weights, a.row_taps, count, y, 0, 1, a.row_exact, a.row_bounds),
+        )
+    elif a.store == 0:
         call(a.row_sums, (table, a.row_weights, a.row_taps, count, y, 0, 1))
     else:
         sums = scratch + a.stored_at
@@ -112,13 +119,7 @@ def finish_line(a: Any, scratch: int, table: int, line: int, y: int, count: int,
     fill_borders(a, line, 0, 0, a.pixels, size)
     table = scratch + a.shifted_at
     shift_lines(a, table, line, size)
-    if a.whole == 0:
-        sum_along(a, scratch, table, y, count)
-    else:
-        call(
-            a.row_whole,
-            (table, a.row_weights, a.row_taps, count, y, 0, 1, a.row_exact, a.row_bounds),
-        )
+    sum_along(a, scratch, table, y, count)
 
 
 @jit.specialise
@@ -194,7 +195,12 @@ def columns_share(SIZE: int) -> jit.Kernel:
                     known += 1
                 summed = scratch + 8 * (i - first)
                 y, y_step = a.y + (place + i * step) * a.y_bytes, step * a.y_bytes
-                if a.row_taps == 0 and a.store == 0:
+                if a.row_taps == 0 and a.whole != 0:
+                    call(
+                        a.whole,
+                        (summed, a.weights, a.taps, count, y, y_step, many, a.exact, a.bounds),
+                    )
+                elif a.row_taps == 0 and a.store == 0:
                     call(a.sums, (summed, a.weights, a.taps, count, y, y_step, many))
                 else:
                     line = lines + a.border_bytes

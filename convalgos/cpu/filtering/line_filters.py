@@ -16,6 +16,7 @@ from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering.line_passes import SINGLE, LinePass
 from convalgos.cpu.filtering.line_steps import EXACT, LineStep, way_of_sums
 from convalgos.cpu.filtering.line_sums import ROWS
+from convalgos.cpu.filtering.short_passes import ShortPass, why_not_short
 from convalgos.cpu.filtering.volume_passes import VolumePass, why_not_volume
 from convalgos.cpu.runtime.threads import cached_by_threads
 
@@ -51,8 +52,10 @@ def passes_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...
     ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
     if why_not_volume(shape, x, y, ordered) is None:
         return [VolumePass(shape, x, y, ordered)]
-    together = _passes(shape, ordered, y)
-    return [LinePass(shape, y if number else x, y, part) for number, part in enumerate(together)]
+    short = why_not_short(x, y, ordered) is None
+    kind, size = (ShortPass, 2) if short else (LinePass, 4 if y.name in SINGLE else 8)
+    together = _passes(shape, ordered, size)
+    return [kind(shape, y if number else x, y, part) for number, part in enumerate(together)]
 
 
 def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
@@ -64,10 +67,12 @@ def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
     return exact or y.kind == "f"
 
 
-def _passes(shape: Shape, steps: Sequence[LineStep], dtype: np.dtype) -> list[list[LineStep]]:
-    """Steps by the pass that they are made in: one across lines may be followed by one along them."""
+def _passes(shape: Shape, steps: Sequence[LineStep], size: int) -> list[list[LineStep]]:
+    """Steps by the pass that they are made in: one across lines may be followed by one along them.
+
+    size: bytes of an element of sums.
+    """
     found: list[list[LineStep]] = []
-    size = 4 if dtype.name in SINGLE else 8
     for step in steps:
         if found and len(found[-1]) == 1 and found[-1][0].axis < step.axis:
             line = math.prod(shape[step.axis :]) * size

@@ -51,10 +51,7 @@ class LinePass:
     def __init__(self, shape: Shape, x_dtype: np.dtype, y_dtype: np.dtype, steps: Sequence[LineStep]):
         self.shape, self.x_dtype, self.y_dtype = shape, x_dtype, y_dtype
         self.sources = {s: y_dtype if n else x_dtype for n, s in enumerate(steps)}  # what each reads
-        self.size = _sum_bytes(x_dtype, y_dtype, [way_of_sums(s, t, 4) for s, t in self.sources.items()])
-        self.ways = {s: way_of_sums(s, t, self.size) for s, t in self.sources.items()}
-        self.dtype = np.dtype(f"f{self.size}")
-        self.lanes = simd.lanes(self.size)
+        self._set_numbers()
         self.kept: list[np.ndarray] = []  # tables that the record points to
         f = self.values = dict.fromkeys(line_drivers.FIELDS.names or (), 0)
         f["x_bytes"], f["y_bytes"] = x_dtype.itemsize, y_dtype.itemsize
@@ -65,6 +62,14 @@ class LinePass:
         self.record = np.array(list(f.values()))  # (fields,) int64
         names, tasks = line_drivers.FIELDS.names, f["tasks"]
         self.run = RecordLaunch(self.kernel, self.record, names, tasks * f["scratch_bytes"], tasks, self.kept)
+
+    def _set_numbers(self) -> None:
+        """Set what is computed with, and how integers come of it."""
+        ways = [way_of_sums(step, dtype, 4) for step, dtype in self.sources.items()]
+        self.size = _sum_bytes(self.x_dtype, self.y_dtype, ways)
+        self.ways = {s: way_of_sums(s, t, self.size) for s, t in self.sources.items()}
+        self.dtype = np.dtype(f"f{self.size}")
+        self.lanes = simd.lanes(self.size)
 
     def _arrange(self, steps: Sequence[LineStep]) -> None:
         """Set all that depends on how lines are dealt."""
@@ -146,7 +151,11 @@ class LinePass:
     def _taps(self, step: LineStep) -> tuple[int, int]:
         """Addresses of the weights, and of the elements that lie beyond both borders."""
         sources = border_sources(step.window)
-        return self._table(np.array(step.weights, self.dtype)), self._table(sources)
+        return self._table(self._weights(step)), self._table(sources)
+
+    def _weights(self, step: LineStep) -> np.ndarray:
+        """(taps,) as they are summed with."""
+        return np.array(step.weights, self.dtype)
 
     def _sums(self, step: LineStep) -> int:
         in_order = self.y_dtype.kind != "f" and self.ways[step] == ORDERED

@@ -75,7 +75,7 @@ def recurse_along(x: np.ndarray, y: np.ndarray, axis: int, by: Recursion, bounda
     size, after = x.shape[axis], int(np.prod(x.shape[axis + 1 :]))
     lanes = simd.lanes(x.itemsize)
     if 1 < after < lanes:  # lines that lie neither along rows nor side by side
-        turned = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+        turned = np.moveaxis(x, axis, -1).copy()  # C-contiguous, and not x where no axis is moved
         recurse_along(turned, turned, x.ndim - 1, by, boundary, fill)
         y[...] = np.moveaxis(turned, -1, axis)
         return

@@ -75,11 +75,12 @@ def sum_rows(SIZE: int) -> jit.Kernel:
 class RowPass:
     """y (outer, by.rows, inner) of x (outer, rows, inner), of one float dtype, fixed to these sizes.
 
-    fill: what stands for rows of x that are none.
+    fill: what stands for rows of x that are none. third: "weights", where calls bring others than by's.
     """
 
     def __init__(
-        self, outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int
+        self, outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int,
+        third: str = "",
     ):  # fmt: skip
         size, lanes, taps = dtype.itemsize, simd.lanes(dtype.itemsize), by.weights.shape[1]
         self.count = outer * by.rows * inner  # elements of y
@@ -99,4 +100,21 @@ class RowPass:
             taps, filling.ctypes.data, sum_lines(FUSED, size, lanes), around, line_at,
         )  # fmt: skip
         record, names = np.array(values, np.int64), ROW_SUM_FIELDS.names
-        self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks, kept)
+        self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks, kept, third)
+
+
+class MatrixPass:
+    """y (rows, columns) = x (rows, taps) times a matrix (taps, columns), of few columns or taps.
+
+    The rows of the matrix are summed, with weights that are the elements of x.
+    """
+
+    def __init__(self, rows: int, matrix: np.ndarray, threads: int):
+        self._matrix, (taps, columns) = matrix, matrix.shape
+        by = RowSums(np.zeros(rows, np.int64), np.arange(taps), np.zeros((rows, taps)))
+        self._sums = RowPass(1, taps, columns, matrix.dtype, by, 0.0, threads, "weights")
+        self.count = self._sums.count
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Many threads may run it at once."""
+        self._sums.run(self._matrix, y, x)

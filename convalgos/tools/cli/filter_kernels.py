@@ -13,11 +13,14 @@ from convalgos.cpu.filtering import (
     recursive_gaussians,
     recursive_kernels,
     row_sums,
+    short_passes,
+    short_sums,
     small_windows,
     whole_sums,
     window_kernels,
 )
 from convalgos.cpu.runtime import recent_calls, record_launch
+from convalgos.cpu.runtime.packs import packs_words
 from convalgos.cpu.vectors import simd
 
 
@@ -30,6 +33,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
     if "int8" in dtypes:
         for along, size in product((0, 1), (1, 2, 4, 8)):
             yield small_windows.small_windows, (small_windows.INTEGERS, along, size, simd.lanes(size))
+    yield from short_kernels()
     for size, dtype in ((4, "float32"), (8, "float64")):
         if dtype not in dtypes:
             continue
@@ -63,3 +67,16 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
             for order in in_order if settled else ():
                 yield whole_sums.settle_line, (number, order, *kinds)
+
+
+def short_kernels() -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
+    """Those of filters of 16-bit integers."""
+    if not packs_words():
+        return
+    lanes = simd.lanes(4)
+    yield line_drivers.rows_share, (2,)
+    yield line_drivers.columns_share, (2,)
+    yield short_sums.copy_line, ()
+    yield short_sums.wrapped_sums, (lanes,)
+    for signed in (0, 1):
+        yield short_sums.fixed_sums, (signed, lanes, int(short_passes.sums_pairs()))

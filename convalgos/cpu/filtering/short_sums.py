@@ -1,0 +1,277 @@
+"""Weighted sums of lines of 16-bit integers, in integers.
+
+Sums with whole weights wrap around, as SciPy's casts do. All others are summed in fixed point: a weight is
+high / 2**15 + low / 2**(15 + bits), both of 16 bits, and two products of neighbouring taps go into a word by
+one instruction. What is cut off is known, so that sums near whole numbers are told apart; these are summed
+again, as float64 and in SciPy's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from convalgos.cpu.filtering.line_elements import KINDS, loaded, stored
+from convalgos.cpu.filtering.line_sums import (
+    ANTISYMMETRIC,
+    IN_ORDER,
+    ROWS,
+    SYMMETRIC,
+    shared_sums,
+    tap_sums,
+)
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.instructions import ir
+from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.packing import shorts_of_words
+from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of, vector_bytes
+
+FRACTION = 15  # binary digits behind the point of a sum
+SIGN = -(1 << 15)  # turns numbers of 16 bits without a sign into such with one, by `bit_xor`
+SHORTS = KINDS.index("uint16"), KINDS.index("int16")  # by whether they have a sign
+NAMES = "high", "low", "bits", "digits", "order"
+BOUNDS = np.dtype([(name, np.int32) for name in NAMES])
+
+
+@jit.specialise
+def copy_line() -> jit.Kernel:
+    """A line of 16-bit integers, as it is."""
+
+    def copy_line(source: int, target: int, count: int) -> None:
+        copy_bytes(target, source, 2 * count)
+
+    return copy_line
+
+
+@jit.specialise
+def wrapped_sums(LANES: int) -> jit.Kernel:
+    """y[r][i] = sum_t w[t] * lines[r + t][i] of `many` neighbouring lines, modulo 2**16."""
+
+    def wrapped_sums(
+        table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int, exact: int,
+        bounds: int,
+    ) -> None:  # fmt: skip
+        if many == ROWS:
+            wrapped_rows(4, LANES, ROWS, table, weights, taps, count, y, y_step)
+        else:
+            for r in range(many):
+                wrapped_rows(4, LANES, 1, table + 8 * r, weights, taps, count, y + r * y_step, 0)
+
+    return wrapped_sums
+
+
+@jit.specialise
+def fixed_sums(SIGNED: int, LANES: int, VNNI: int) -> jit.Kernel:
+    """y[r][i] = sum_t w[t] * lines[r + t][i] of `many` neighbouring lines, cut off towards zero.
+
+    weights: (pairs of taps, 2) words, of the high and of the low parts. exact: (taps,) float64. bounds: see
+    `BOUNDS`: what sums of high and of low parts begin with, how many bits the low ones are below the high
+    ones, those digits of a sum that are all 0 near a whole number, and SciPy's order of sums.
+    """
+
+    def fixed_sums(
+        table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int, exact: int,
+        bounds: int,
+    ) -> None:  # fmt: skip
+        if many == ROWS:
+            for r in range(2):
+                at, to = table + 8 * r, y + r * y_step
+                fixed_rows(
+                    4, LANES, SIGNED, VNNI, 2, at, weights, taps, taps + 2, count, to, 2 * y_step, exact,
+                    bounds,
+                )  # fmt: skip
+        else:
+            for r in range(many):
+                at, to = table + 8 * r, y + r * y_step
+                fixed_rows(
+                    4, LANES, SIGNED, VNNI, 1, at, weights, taps, taps, count, to, 0, exact, bounds
+                )  # fmt: skip
+
+    return fixed_sums
+
+
+class _Wrapped(Integers):
+    """Whose products and sums are integers."""
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self.add(self.mul(a, b), c)
+
+
+@simd.emitter
+def wrapped_rows(
+    v: Vec, MANY: int, table: Value, weights: Value, taps: Value, count: Value, y: Value, y_step: Value
+) -> None:  # fmt: skip
+    """See `wrapped_sums`."""
+    s = _Wrapped(v.b, 2 * v.lanes, 2)
+    w = s.pointer(weights)
+
+    def block(at: Value, vectors: int, mask: Value = None) -> None:
+        places = [s.iadd(at, m * s.lanes) for m in range(vectors)]
+        masks = [mask] * vectors
+        totals = shared_sums(s, table, w, taps, places, masks, MANY, s.zero())
+        for r, row in enumerate(totals):
+            out = s.pointer(s.iadd(y, s.imul(y_step, r)))
+            for total, place in zip(row, places, strict=True):
+                _store(s, total.value, out, place, mask)
+
+    _in_blocks(s, count, 4 if MANY == 1 or v.lanes >= 16 else 2, block)
+
+
+@simd.emitter
+def fixed_rows(
+    v: Vec, SIGNED: int, VNNI: int, MANY: int, table: Value, weights: Value, taps: Value, lines: Value,
+    count: Value, y: Value, y_step: Value, exact: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """See `fixed_sums`; MANY is 1, or 2 for every second line. lines: of the table."""
+    n, s = Integers(v.b, v.lanes, 4), Integers(v.b, 2 * v.lanes, 2)
+    high, low, bits, digits = (n.broadcast(n.pointer(bounds), i) for i in range(4))
+    w, pairs, last = n.pointer(weights), n.idiv(n.iadd(taps, 1), 2), n.isub(lines, 1)
+
+    def block(at: Value, vectors: int, mask: Value = None) -> None:
+        places = [s.iadd(at, m * s.lanes) for m in range(vectors)]
+        totals = [
+            [[[n.register(begin) for begin in (high, low)] for _ in range(2)] for _ in places]
+            for _ in range(MANY)
+        ]  # (rows, places, halves of a vector, parts of a weight)
+
+        def meet(line: Value, users: Sequence[tuple[int, Value]]) -> None:
+            """A line and the next one, with pairs of taps of some rows."""
+            sources = [s.pointer(n.table64(table, each)) for each in (line, n.imin(n.iadd(line, 1), last))]
+            for m, place in enumerate(places):
+                values = [_load(s, source, place, mask) for source in sources]
+                values = values if SIGNED else [s.bit_xor(x, s.const(SIGN)) for x in values]
+                for half in range(2):
+                    both = n.b.bitcast(s.shuffle(values[0], values[1], _halves(s.lanes, half)), n.type)
+                    for r, pair in users:
+                        for part, total in enumerate(totals[r][m][half]):
+                            scale = n.broadcast(w, n.iadd(n.imul(pair, 2), part))
+                            total.set(n.dot2(total.value, both, scale, bool(VNNI)))
+
+        meet(n.integer(0), [(0, n.integer(0))])
+        with n.loop(n.isub(pairs, 1)) as i:
+            pair = n.iadd(i, 1)
+            users = [(0, pair), (1, i)][:MANY]
+            meet(n.imul(pair, 2), users)
+        if MANY > 1:
+            meet(n.imul(pairs, 2), [(1, n.isub(pairs, 1))])
+        for r, row in enumerate(totals):
+            out, masks = s.pointer(n.iadd(y, n.imul(y_step, r))), []
+            for halves, place in zip(row, places, strict=True):
+                words = [n.add(h.value, n.b.ashr(low.value, bits)) for h, low in halves]
+                few, value = _whole_parts(n, SIGNED, words, digits)
+                _store(s, value, out, place, mask)
+                masks.append(few)
+            with n.b.if_then(_any_of(n, masks), likely=False):
+                begin, left = n.iadd(table, 16 * r), n.isub(count, at)
+                _in_order(v, SIGNED, masks, begin, exact, taps, out, at, left, bounds)
+
+    wide = 2 if MANY > 1 else 4
+    _in_blocks(s, count, wide if v.lanes >= 16 else wide // 2, block)
+
+
+def _halves(lanes: int, half: int) -> list[int]:
+    """Shorts of two vectors in turn, from the lower or upper half of each 16 bytes."""
+    return [g + 4 * half + i + by for g in range(0, lanes, 8) for i in range(4) for by in (0, lanes)]
+
+
+def _whole_parts(n: Integers, SIGNED: int, words: list[Value], digits: Value) -> tuple[Value, Value]:
+    """(which words may have another whole part, those of all of them) of both halves of a vector.
+
+    What is near zero is 0 whichever side it lies on.
+    """
+    few, wholes = ir.Constant(n.bits, None), []
+    for word in words:
+        near = n.b.icmp_signed("==", n.bit_and(word, digits), n.zero())
+        if SIGNED:
+            some = n.b.icmp_signed("!=", n.bit_and(word, n.const(-(1 << FRACTION))), n.zero())
+            wholes.append(n.add(n.right(word, FRACTION), n.right(word, 31, signed=False)))
+        else:
+            some = n.b.icmp_signed(">=", word, n.const((SIGN + 1) << FRACTION))
+            wholes.append(n.right(word, FRACTION))
+        few = n.b.or_(few, n.b.and_(near, some))
+    s = Integers(n.b, 2 * n.lanes, 2)
+    packed = n.b.bitcast(shorts_of_words(n, *wholes), s.type)
+    return few, packed if SIGNED else s.bit_xor(packed, s.const(SIGN))
+
+
+def _any_of(n: Integers, masks: Sequence[Value]) -> Value:
+    """Whether any lane is in one of some masks."""
+    first, *others = masks
+    for mask in others:
+        first = n.b.or_(first, mask)
+    bits = n.b.bitcast(first, ir.IntType(n.lanes))
+    return n.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+
+def _in_order(
+    v: Vec, SIGNED: int, masks: Sequence[Value], table: Value, exact: Value, taps: Value, out: Value,
+    at: Value, count: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """The sums of the masks as float64, in SciPy's order: of 8 elements at a time, of which any is in one."""
+    word, bits = ir.IntType(64), v.integer(0)
+    for m, mask in enumerate(masks):
+        lanes = v.b.zext(v.b.bitcast(mask, ir.IntType(v.lanes)), word)
+        bits = v.b.or_(bits, v.b.shl(lanes, v.integer(m * v.lanes)))
+    order = Integers(v.b, 1, 4)
+    which = v.b.load(order.at(order.pointer(bounds), NAMES.index("order")), typ=order.element)
+    with v.loop(len(masks) * v.lanes // 4) as group:
+        near = v.b.and_(v.b.lshr(bits, v.imul(group, 4)), v.integer(15))
+        with v.b.if_then(v.b.icmp_unsigned("!=", near, v.integer(0))):
+            for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
+                with v.b.if_then(v.b.icmp_signed("==", which, ir.Constant(order.element, each))):
+                    first = v.imul(group, 8)
+                    left = v.imin(v.isub(count, first), 8)
+                    _sum_again(v, SIGNED, each, table, exact, taps, out, v.iadd(at, first), left)
+
+
+def _sum_again(
+    v: Vec, SIGNED: int, ORDER: int, table: Value, exact: Value, taps: Value, out: Value, at: Value,
+    count: Value,
+) -> None:  # fmt: skip
+    """Up to 8 sums as float64, in SciPy's order."""
+    wide = Vec(v.b, vector_bytes() // 8, 8)
+    w = wide.pointer(exact)
+    trunc = function_of(v.b, ir.FunctionType(wide.type, [wide.type]), f"llvm.trunc.{wide.suffix}")
+    with wide.loop(8 // wide.lanes) as i:
+        place = wide.imul(i, wide.lanes)
+        mask, place = wide.mask(wide.isub(count, place)), wide.iadd(at, place)
+
+        def line(t: Value) -> list[Value]:
+            row = wide.pointer(wide.table64(table, t))
+            return [loaded(wide, SHORTS[SIGNED], row, place, mask)]
+
+        (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
+        stored(wide, SHORTS[SIGNED], v.b.call(trunc, [total]), out, place, mask)
+
+
+def _load(s: Integers, source: Value, place: Value, mask: Value) -> Value:
+    return s.load(source, place) if mask is None else s.load_masked(source, place, mask)
+
+
+def _store(s: Integers, value: Value, target: Value, place: Value, mask: Value) -> None:
+    if mask is None:
+        s.store(value, target, place)
+    else:
+        s.store_masked(value, target, place, mask)
+
+
+def _in_blocks(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:
+    """block(first element, vectors, mask or None) of all elements of a line.
+
+    The last vector begins so early that it is whole, and writes some elements again; only shorter lines than
+    a vector have a mask.
+    """
+    many = s.idiv(count, most * s.lanes)
+    with s.loop(many) as i:
+        block(s.imul(i, most * s.lanes), most)
+    done = s.imul(many, most * s.lanes)
+    with s.loop(s.idiv(s.isub(count, done), s.lanes)) as i:
+        block(s.iadd(done, s.imul(i, s.lanes)), 1)
+    rest = s.b.srem(count, s.integer(s.lanes))
+    with s.unless_negative(s.isub(rest, 1)), s.choose(s.isub(count, s.lanes)) as (then, otherwise):
+        with then:
+            block(s.isub(count, s.lanes), 1)
+        with otherwise:
+            block(s.integer(0), 1, s.mask(count))
