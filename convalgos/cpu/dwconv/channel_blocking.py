@@ -12,6 +12,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem, Shape
+from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2
 from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
 from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -179,6 +180,12 @@ class ChannelBlocking:
         whole = whole and not (self.x_near or self.y_near)
         return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
+    @property
+    def band_ahead(self) -> bool:
+        """Whether the driver asks for the rows of the next band, in the order of memory."""
+        p = self.problem
+        return self.shares_lines and not self.fetch and p.stride[1] == 1 and leaves_l2(p, AHEAD)
+
     @cached_attribute
     def code(self) -> tuple[int, int, int]:
         """TAPS, STRIDE and DILATION of `filter_columns`: one of DEPTHWISE_ROWS, or of GROUPED_ROWS."""
@@ -261,8 +268,8 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     # bytes apart that they share few of its sets, and read a line of channels_last once that both need, which
     # tells where it comes from beyond L2 and few taps follow.
     narrow = p.spatial_out[2] <= (2 if shared else 1) * MOST_PIXELS[vector_bytes()][2]
-    even = p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0 and _leaves_l2(p)
-    crowded = shared and (even or p.C * p.itemsize % 512 == 0)
+    even = p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0 and leaves_l2(p)
+    crowded = shared and (even or crowds_sets(p))
     lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
     pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
     c = _uncut_block(p, near, pair)
@@ -311,16 +318,12 @@ def _uncut_block(p: ConvProblem, near: tuple[bool, bool], pair: bool) -> Channel
     return c
 
 
-def _leaves_l2(p: ConvProblem) -> bool:
-    """Whether x and y are more than what stays in the caches of the cores from call to call."""
-    return int(p.x_bytes + p.y_bytes) > plan_threads() * cache_sizes()[1]
-
-
 def _band_count(c: ChannelBlocking) -> int:
     """Bands for all threads, whose rows of x stay in half of L2. c: in one band.
 
     Where blocks share lines, and not all of x and y stays there from call to call, the rows of both take a
-    quarter of it.
+    quarter of it, or a sixteenth where the next band is asked for. Where the first cache loses the rows that
+    two bands share, they may as well come from L2.
     """
     p, rows_out, (_, l2, _) = c.problem, c.problem.spatial_out[1], cache_sizes()
     limit = l2 // 2
@@ -329,10 +332,11 @@ def _band_count(c: ChannelBlocking) -> int:
     else:
         row_bytes = c.scratch_bytes // rows_out
     threads, overlap = plan_threads(), p.kernel_extent[1] - 1  # rows of x that two bands share
-    if c.shares_lines and _leaves_l2(p):
-        limit = l2 // 4
+    if c.shares_lines and leaves_l2(p):
+        limit = l2 // (16 if c.band_ahead else 4)
         row_bytes += p.spatial_out[0] * p.spatial_out[2] * c.target[0] * p.itemsize
-    rows = max(1, overlap, limit // row_bytes)
+    shared = 0 if c.band_ahead and overlap <= 2 and crowds_sets(p) else overlap
+    rows = max(1, shared, limit // row_bytes)
     bands = -(-rows_out // rows)
     while bands < rows_out:
         units = p.N * c.blocks * bands
