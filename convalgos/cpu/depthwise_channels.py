@@ -71,7 +71,7 @@ ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon 
 
 
 class ChannelsPlan(KernelPlan):
-    strided_batch = True
+    strided_batch = takes_views = True
 
     def __init__(
         self, problem: ConvProblem, algorithm: Channels, cut: ChannelBlocking,
