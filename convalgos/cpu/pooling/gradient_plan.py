@@ -23,7 +23,8 @@ from convalgos.cpu.runtime import half
 
 MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
 MOST_WRITTEN = 9  # taps of a window up to which it is code without loops
-BLOCK_VECTORS = 4  # of channels that a unit of work takes
+BLOCK_VECTORS = 64  # of channels that a unit of work takes, which lie side by side
+COPIED = 4  # times the rows of x and dx in a band where these are not copied into scratch
 
 
 def has_gradient_plan(problem: PoolProblem) -> bool:
@@ -85,7 +86,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str
     block = lanes if planar else min(channels, BLOCK_VECTORS * lanes)
     planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (lanes if planar else channels)
     outputs, rows_out = len(width.first), len(height.first)
-    row_bytes = (2 * width.size + outputs / height.stride) * lanes * size if planar else 1
+    row_bytes = (2 * width.size + outputs / height.stride) * block * size / (1 if planar else COPIED)
     bands = gradient_bands(height, row_bytes, planes * blocks)
     windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
     windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps
