@@ -59,6 +59,7 @@ def cuts(problem):
     for room in (padded_planes.IN_L2, 0.02, 0.001):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(padded_planes, "IN_L2", room)
+            patch.setattr(padded_planes, "IN_L2_TOGETHER", room)
             for by_channel in (True, False):
                 cut = padded_planes.in_blocks(view, by_channel)
                 if cut.serves:
@@ -108,6 +109,19 @@ def test_nan_stays_in_its_channel_and_its_run(text):
     x[:, 3] = 0
     again = plan(x, dy)
     assert np.array_equal(again, reference.answer(problem, x.astype(float), dy.astype(float)))
+
+
+def test_how_many_units_go_together_changes_no_bits(monkeypatch):
+    problem = ConvProblem.parse("n3 c150 h12 w11 k150 r3 s3 p1 groups150 channels_last backward_weights")
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((3, 12, 11, 150), np.float32) for _ in range(2))
+    found, together = [], set()
+    for share in (0.0, 0.01, 1.0):
+        monkeypatch.setattr(padded_planes, "ALL_IN_L2", share)
+        together.add(padded_planes.padded_planes(problem).together)
+        found.append(WEIGHTS.plan(problem)(x, dy))
+    assert len(together) > 1 and np.isfinite(found[0]).all()
+    assert all(np.array_equal(found[0], other) for other in found)
 
 
 @pytest.mark.parametrize(

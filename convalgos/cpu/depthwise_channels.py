@@ -40,11 +40,8 @@ from convalgos.cpu.dwconv.channel_blocking import (
 from convalgos.cpu.dwconv.channel_cost import block_cycles
 from convalgos.cpu.dwconv.channel_fields import map_fields
 from convalgos.cpu.dwconv.channel_filters import packed_lanes, taps_by_channel
-from convalgos.cpu.dwconv.channel_kernels import (
-    CHANNEL_KERNEL_FIELDS,
-    filter_block,
-    filter_channel_blocks,
-)
+from convalgos.cpu.dwconv.channel_kernels import filter_block, filter_channel_blocks
+from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.dwconv.channel_tables import (
     lanes_in_lines,
 )
@@ -75,7 +72,7 @@ ONE_TAP = 1.4  # slower by this where vectors are turned for a single tap; Xeon 
 
 
 class ChannelsPlan(KernelPlan):
-    strided_batch = True
+    strided_batch = takes_views = True
 
     def __init__(
         self, problem: ConvProblem, algorithm: Channels, cut: ChannelBlocking,

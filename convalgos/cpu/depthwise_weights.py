@@ -67,7 +67,8 @@ class DepthwiseWeightsPlan(KernelPlan):
         tables = source_tables(cut)
         values: dict[str, int | np.ndarray] = {
             "size": size, "lanes": lanes, "images": p.N, "channels": p.C, "tasks": tasks, "units": cut.units,
-            "unit": cut.lanes, "multiplier": p.gemm_n, "taps": taps, "row_taps": p.kernel[2],
+            "unit": cut.lanes, "together": cut.together,
+            "multiplier": p.gemm_n, "taps": taps, "row_taps": p.kernel[2],
             "tiles": tiles, "tap_tiles": len(tiles), "down": down, "across": across,
             "slices": slices, "rows": rows, "pitch": pitch, "plane": cut.plane, "planes": cut.planes,
             "sums": cut.sums, "scratch_stride": cut.task_bytes,

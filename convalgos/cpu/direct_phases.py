@@ -173,12 +173,13 @@ def sum_phase_tiles() -> Callable[..., None]:
         of_d = carray(pointer(a.of_d), a.depth, ROW_TAPS)
         of_h = carray(pointer(a.of_h), a.height, ROW_TAPS)
         total = a.images * a.groups * a.depth * a.height * a.tiles * a.blocks
-        for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            block, tile = item % a.blocks, item // a.blocks % a.tiles
-            row = item // (a.blocks * a.tiles)
-            h, d = row % a.height, row // a.height % a.depth
-            image = row // (a.height * a.depth)
-            group, n = image % a.groups, image // a.groups
+        begin, end = total * task // a.tasks, total * (task + 1) // a.tasks
+        block, tile = begin % a.blocks, begin // a.blocks % a.tiles
+        row = begin // (a.blocks * a.tiles)
+        h, d = row % a.height, row // a.height % a.depth
+        image = row // (a.height * a.depth)
+        group, n = image % a.groups, image // a.groups
+        for _ in range(end - begin):
             place = tile * a.span + a.first
             channel = group * a.channels + block * a.tile_channels
             done = tile * a.span * a.ways
@@ -196,6 +197,17 @@ def sum_phase_tiles() -> Callable[..., None]:
                 ),
             )  # fmt: skip
             finish_panel(a, y, count, a.tile_channels, a.y_c, 1)
+            block += 1  # divisions for each tile would take as long as a small one
+            if block == a.blocks:
+                block, tile = 0, tile + 1
+            if tile == a.tiles:
+                tile, h = 0, h + 1
+            if h == a.height:
+                h, d = 0, d + 1
+            if d == a.depth:
+                d, group = 0, group + 1
+            if group == a.groups:
+                group, n = 0, n + 1
 
     return sum_phase_tiles
 

@@ -57,7 +57,8 @@ def filters_of(
     Args:
         as_views: for which of them a view of w will do, where there is one.
     """
-    if groups > 1 or w.itemsize < 4 or len(found[0].phases) > 1:
+    depthwise = w.shape[:2] == (groups, 1)  # nothing changes places but taps
+    if not (groups == 1 or depthwise) or w.itemsize < 4 or len(found[0].phases) > 1:
         as_views = None
     if as_views is None and len(found) == len(found[0].phases) == 1:
         return rotated_filters(found[0].phases, w, groups) if found[0].forward else [None]  # type: ignore[return-value]
@@ -72,7 +73,7 @@ def filters_of(
         elif not child.whole.forward:
             filters.append(None)
         else:
-            filters.append(child.whole.filter(w, 1) if view else next(rotated))
+            filters.append(child.whole.filter(w, groups) if view else next(rotated))
     return filters
 
 

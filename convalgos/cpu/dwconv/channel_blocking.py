@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,9 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem, Shape
-from convalgos.cpu.dwconv.channel_kernels import BLOCK_PIXELS, DEPTHWISE_ROWS, GROUPED_PIXELS, GROUPED_ROWS
+from convalgos.cpu.dwconv.block_columns import block_pixels
+from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2
+from convalgos.cpu.dwconv.channel_kernels import DEPTHWISE_ROWS, GROUPED_ROWS
 from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
@@ -23,7 +24,6 @@ from convalgos.cpu.vectors.halves import LINE_FORMS
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
 EVEN_UNITS = 16  # units of work for each thread, from which on it matters little if one has one more
-SUMS_UNDER_WAY = 8  # sums that must be under way for two products a cycle
 
 
 class Spread(NamedTuple):
@@ -181,6 +181,12 @@ class ChannelBlocking:
         whole = whole and not (self.x_near or self.y_near)
         return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
 
+    @property
+    def band_ahead(self) -> bool:
+        """Whether the driver asks for the rows of the next band, in the order of memory."""
+        p = self.problem
+        return self.shares_lines and not self.fetch and p.stride[1] == 1 and leaves_l2(p, AHEAD)
+
     @cached_attribute
     def code(self) -> tuple[int, int, int]:
         """TAPS, STRIDE and DILATION of `filter_columns`: one of DEPTHWISE_ROWS, or of GROUPED_ROWS."""
@@ -263,8 +269,8 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     # bytes apart that they share few of its sets, and read a line of channels_last once that both need, which
     # tells where it comes from beyond L2 and few taps follow.
     narrow = p.spatial_out[2] <= (2 if shared else 1) * MOST_PIXELS[vector_bytes()][2]
-    even = p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0 and _leaves_l2(p)
-    crowded = shared and (even or p.C * p.itemsize % 512 == 0)
+    even = p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0 and leaves_l2(p)
+    crowded = shared and (even or crowds_sets(p))
     lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
     pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
     c = _uncut_block(p, near, pair)
@@ -304,28 +310,20 @@ def _uncut_block(p: ConvProblem, near: tuple[bool, bool], pair: bool) -> Channel
     columns, most = p.spatial_out[2], MOST_PIXELS[vector_bytes()]
     depthwise = max(p.w_shape[1], p.gemm_n) == 1
     for vectors in (2, 1) if pair else (1,):
-        pixels = _block_pixels(min(most[vectors], columns), columns, vectors, depthwise)
+        pixels = block_pixels(min(most[vectors], columns), columns, vectors, depthwise)
         c = ChannelBlocking(p, *near, vectors, pixels, 1)
         if vectors == 1 or not c.ranged:
             break
     return c
 
 
-@lru_cache(4096)  # layers of one map size share them
-def _block_pixels(most: int, columns: int, vectors: int, depthwise: bool) -> int:
-    """Of a block of columns: whole blocks, and few of them, as the last overlaps the one before."""
-    sizes = [n for n in (BLOCK_PIXELS[vectors] if depthwise else GROUPED_PIXELS) if n <= most]
-    return min(sizes, key=lambda n: (-(-columns // n) * (max(n, SUMS_UNDER_WAY / vectors) + 0.6), -n))
-
-
-def _leaves_l2(p: ConvProblem) -> bool:
-    """Whether x and y are more than what stays in the caches of the cores from call to call."""
-    return int(p.x_bytes + p.y_bytes) > plan_threads() * cache_sizes()[1]
-
-
 def _band_count(c: ChannelBlocking) -> int:
-    """Bands for all threads, whose rows of x stay in half of L2, and of x and y in a quarter where blocks
-    share lines, and not all of both stays there from call to call. c: in one band."""
+    """Bands for all threads, whose rows of x stay in half of L2. c: in one band.
+
+    Where blocks share lines, and not all of x and y stays there from call to call, the rows of both take a
+    quarter of it, or a sixteenth where the next band is asked for. Where the first cache loses the rows that
+    two bands share, they may as well come from L2.
+    """
     p, rows_out, (_, l2, _) = c.problem, c.problem.spatial_out[1], cache_sizes()
     limit = l2 // 2
     if c.x_near:
@@ -333,10 +331,11 @@ def _band_count(c: ChannelBlocking) -> int:
     else:
         row_bytes = c.scratch_bytes // rows_out
     threads, overlap = plan_threads(), p.kernel_extent[1] - 1  # rows of x that two bands share
-    if c.shares_lines and _leaves_l2(p):
-        limit = l2 // 4
+    if c.shares_lines and leaves_l2(p):
+        limit = l2 // (16 if c.band_ahead else 4)
         row_bytes += p.spatial_out[0] * p.spatial_out[2] * c.target[0] * p.itemsize
-    rows = max(1, overlap, limit // row_bytes)
+    shared = 0 if c.band_ahead and overlap <= 2 and crowds_sets(p) else overlap
+    rows = max(1, shared, limit // row_bytes)
     bands = -(-rows_out // rows)
     while bands < rows_out:
         units = p.N * c.blocks * bands

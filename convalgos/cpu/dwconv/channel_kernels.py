@@ -21,6 +21,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from convalgos.cpu.dwconv.channel_lines import LineChannels, in_lines, line_order
+from convalgos.cpu.dwconv.channel_records import (
+    BEYOND,
+    CHANNEL_BAND,
+    CHANNEL_KERNEL_FIELDS,
+    COLUMN_BLOCK,
+    ROW_RUN,
+)
 from convalgos.cpu.dwconv.channel_taps import (
     TAP_CHUNKS,
     AddRow,
@@ -33,32 +40,11 @@ from convalgos.cpu.dwconv.channel_taps import (
 )
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
-from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
 from convalgos.cpu.vectors.halves import maps
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, fetch_bytes, pointer
 
-# The record of the driver, and its tables. In these x, w and y are offsets in elements; of a band, in pixels
-# of a slice. Elements of x and y have `size` bytes, those of what the kernels read and write `near_size` (x
-# and y, or scratch), and all others `sum_size`.
-CHANNEL_KERNEL_FIELDS = arguments(
-    "size sum_size near_size tasks images blocks vectors block_groups groups last_group channels filters "
-    "x_near y_near shares_lines band_count bands runs column_count columns slices slices_out x_n x_c "
-    "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
-    "from_next to_vector to_slice to_pixel to_next slice_step row_step rows_ahead w_block w_vector "
-    "w_channel w_slice w_row scratch_bytes sums bounds gather place fetch taps stride dilation filler "
-    "filter_block "
-    "fold folds fold_count map_rows map_row_count map_row"
-)
-CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")
-# Of output rows that meet the same rows of the kernel; where the border is not zero, `lines` tells from where
-# under the first tap to go to what lies under each slice and row of the kernel.
-ROW_RUN = fields("x w y slice_taps row_taps rows lines")
-# Of columns of outputs: padding on both sides, and a table of the outputs that each tap meets; where the
-# border is not zero `sources`, which tells from the first column on where each column lies.
-COLUMN_BLOCK = fields("x y left right ranges sources")
-BEYOND = -(1 << 62)  # in both tables: no element of x lies there, but the fill value
 # (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
 # stride 0 any stride and dilation, too.
 DEPTHWISE_ROWS = (
@@ -287,6 +273,22 @@ def finish_band(a: Any, band: Any, first_group: int, y: int) -> None:
                     finish_run(a, run + k * a.y_k * a.size, band.y_pixels)
 
 
+@jit.helper
+def fetch_next_band(a: Any, image: int, number: int, block: int) -> None:
+    """Ask for a block's share of the rows of x that the next band brings, in the order of memory.
+
+    A block reads few bytes of each pixel, in more pages than prefetchers follow.
+    """
+    bands = carray(pointer(a.bands), a.band_count, CHANNEL_BAND)
+    n, following, first = image, number + 1, bands[number].x + bands[number].x_pixels
+    if following == a.band_count:
+        n, following, first = image + 1, 0, 0
+    if n < a.images:
+        band = bands[following]
+        share = (band.x + band.x_pixels - first) * a.x_pixel * a.size // a.blocks
+        fetch_bytes(8, 1, 0, a.x + (n * a.x_n + first * a.x_pixel) * a.size + share * block, share)
+
+
 @jit.specialise
 def filter_channel_blocks() -> jit.Kernel:
     """Images x blocks of groups x bands, dealt to the tasks in equal runs.
@@ -314,6 +316,8 @@ def filter_channel_blocks() -> jit.Kernel:
             source, target = x, y
             # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
             ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
+            if a.band_ahead:
+                fetch_next_band(a, n, number, block)
             if not a.x_near:
                 gather_band(a, band, group, x, scratch)
                 source = scratch - band.x * a.from_pixel * a.sum_size

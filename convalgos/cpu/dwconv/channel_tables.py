@@ -14,8 +14,8 @@ from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, first_columns
-from convalgos.cpu.dwconv.channel_kernels import BEYOND, CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
 from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
+from convalgos.cpu.dwconv.channel_records import BEYOND, CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
 from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import map_form
 

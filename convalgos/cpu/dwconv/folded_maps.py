@@ -12,7 +12,7 @@ import numpy as np
 from convalgos.core.boundaries import ZERO, source_indices
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, channel_blocking
-from convalgos.cpu.dwconv.channel_kernels import CHANNEL_KERNEL_FIELDS
+from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer

@@ -29,6 +29,9 @@ ROW_CYCLES = 20  # for each row of that, and of dy under each tile of taps,
 SQUARE_CYCLES = 85  # for a square of pixels and channels that is turned,
 FAR_CYCLES = 0.5  # and for a line of x and dy where the planes, which are read side by side, exceed L1
 IN_L2 = 0.25  # that the planes of a block may fill, and dy where it is turned
+# Of units that take a block together the same, and what x, dy and the sums of all of them may fill; Xeon
+# (Sapphire Rapids): 1/32 takes the same time, 1/4 up to 1.6 times as long
+IN_L2_TOGETHER, ALL_IN_L2 = 1 / 16, 0.5
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,18 @@ class PaddedPlanes:
     @property
     def task_bytes(self) -> int:
         p = self.problem
-        return whole_lines((self.planes + self.sums + self.gathered) * p.itemsize)
+        return whole_lines((self.planes + self.together * self.sums + self.gathered) * p.itemsize)
+
+    @property
+    def together(self) -> int:
+        """Units that take a block one after the other, while it is in L2: of channels_last, whose lines lie
+        side by side in x."""
+        p = self.problem
+        if p.layout != "channels_last":
+            return 1
+        of_block = math.prod(self.block) / math.prod(p.spatial_out) / (p.N * self.units)
+        unit_bytes = (p.x_bytes + p.y_bytes) * of_block + self.sums * p.itemsize
+        return max(1, min(self.units, int(ALL_IN_L2 * cache_sizes()[1] / unit_bytes)))
 
     @property
     def units(self) -> int:
@@ -209,7 +223,8 @@ def padded_planes(problem: ConvProblem) -> PaddedPlanes:
 
 def in_blocks(p: ConvProblem, by_channel: bool) -> PaddedPlanes:
     """The largest blocks whose planes fit, halved from the slowest dimension on."""
-    room = IN_L2 * cache_sizes()[1]
+    share = IN_L2_TOGETHER if p.layout == "channels_last" else IN_L2
+    room = share * cache_sizes()[1]
     block = list(p.spatial_out)
 
     def cut() -> PaddedPlanes:

@@ -24,10 +24,10 @@ from convalgos.cpu.vectors.transpose import transpose
 
 # `sources_*`: where each slice, row and column lies in x, from those of the padding on, or OUTSIDE.
 DEPTHWISE_WEIGHTS_FIELDS = arguments(
-    "size lanes images channels tasks units unit multiplier taps row_taps tiles tap_tiles down across "
-    "o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h stride_w "
-    "pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q y_step "
-    "by_channel scratch_stride border_rows place_sums gather places fetch_x fetch_y "
+    "size lanes images channels tasks units unit together multiplier taps row_taps tiles tap_tiles down "
+    "across o p q block_o block_p block_q blocks_o blocks_p blocks_q depth height width stride_d stride_h "
+    "stride_w pad_d pad_h pad_w slices rows pitch plane planes sums x_n x_c x_d x_h x_w y_n y_k y_o y_p y_q "
+    "y_step by_channel scratch_stride border_rows place_sums gather places fetch_x fetch_y "
     "sources_d sources_h sources_w end_w fill"
 )
 

@@ -1,7 +1,8 @@
 """The kernels of the gradient of depthwise filters: padded planes of x, and dot products of them with dy.
 
 1. `correlate_planes`, the driver, deals channels, or vectors of them, to the threads. Of each unit it takes
-   all images and blocks of outputs in their order.
+   all images and blocks of outputs in their order; units whose lines lie side by side take each block one
+   after the other, while it is in L2.
 2. A kernel of `plane_copies` copies the input of a block into planes with its border, one for each phase of
    the strides.
 3. `correlate_taps` sums the products of dy with some taps at a time, which stay in registers over the whole
@@ -183,23 +184,26 @@ def correlate_block(
 
 @jit.specialise
 def correlate_planes() -> jit.Kernel:
-    """Every task takes units of channels, with all filters of each."""
+    """Every task takes units of channels, with all filters of each; some take each block together."""
 
     def correlate_planes(args: int, task: int) -> None:
         a = carray(pointer(args), 1, DEPTHWISE_WEIGHTS_FIELDS)[0]
         planes = a.scratch + task * a.scratch_stride
-        sums = planes + a.planes * a.size
-        dense = sums + a.sums * a.size  # dy of a block
+        all_sums = planes + a.planes * a.size
+        dense = all_sums + a.together * a.sums * a.size  # dy of a block
         blocks = a.blocks_o * a.blocks_p * a.blocks_q
         zero_bytes(planes, a.planes * a.size)  # what is read behind the last row stays 0
-        for unit in range(a.units * task // a.tasks, a.units * (task + 1) // a.tasks):
-            c = unit * a.unit
-            channels = min(a.unit, a.channels - c)
-            zero_bytes(sums, a.sums * a.size)
-            for n in range(a.images):
-                x = a.x + (n * a.x_n + c * a.x_c) * a.size
-                dy = a.w + (n * a.y_n + c * a.multiplier * a.y_k) * a.size
-                for block in range(blocks):
+        last = a.units * (task + 1) // a.tasks
+        for first in range(a.units * task // a.tasks, last, a.together):
+            together = min(a.together, last - first)
+            zero_bytes(all_sums, together * a.sums * a.size)
+            for item in range(a.images * blocks):
+                n, block = item // blocks, item % blocks
+                for i in range(together):
+                    c = (first + i) * a.unit
+                    channels = min(a.unit, a.channels - c)
+                    x = a.x + (n * a.x_n + c * a.x_c) * a.size
+                    dy = a.w + (n * a.y_n + c * a.multiplier * a.y_k) * a.size
                     if block + 1 < blocks:
                         ahead_x, ahead_dy = beginning(a, c, n, block + 1)
                     elif n + 1 < a.images:
@@ -211,11 +215,14 @@ def correlate_planes() -> jit.Kernel:
                     from_dy, lanes = dy + (b.o * a.y_o + b.p * a.y_p + b.q * a.y_q) * a.size, channels
                     if a.gather:  # whole rows, and where there are several slices also whole ones
                         pixels = ((b.slices - 1) * a.p + b.rows) * a.q
-                        first = dy + (b.o * a.p + b.p) * a.q * a.size
-                        call(a.gather, (first, a.y_k, 1, channels, pixels, dense))
+                        begin = dy + (b.o * a.p + b.p) * a.q * a.size
+                        call(a.gather, (begin, a.y_k, 1, channels, pixels, dense))
                         from_dy, lanes = dense, a.lanes
+                    sums = all_sums + i * a.sums * a.size
                     correlate_block(a, args, b, from_dy, lanes, planes, sums, ahead_dy)
-            taps = a.multiplier * a.taps
-            call(a.place_sums, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
+            for i in range(together):
+                c, taps = (first + i) * a.unit, a.multiplier * a.taps
+                channels, sums = min(a.unit, a.channels - c), all_sums + i * a.sums * a.size
+                call(a.place_sums, (sums, taps, 1, channels, taps, a.y + c * taps * a.size))
 
     return correlate_planes

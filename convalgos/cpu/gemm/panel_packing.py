@@ -94,29 +94,52 @@ def packed_panels(w: np.ndarray, panels: int, order: np.ndarray | None = None) -
         w: of any strides that are multiples of its elements.
         order: the tap that comes first, the one behind it, and so on; None: as they are in w.
     """
-    groups, filters, *shape = w.shape
-    taps, lanes = math.prod(shape), simd.lanes(w.itemsize)
+    tasks = jit.thread_count() if w.nbytes > PARALLEL_BYTES else 1
+    known = _packing(
+        w.shape, w.strides, w.itemsize, panels, None if order is None else order.tobytes(), tasks
+    )
+    packed = aligned_empty(known.size, w.dtype)
+    if known.partial is not None:
+        groups, first, rows = known.partial
+        last = packed[: known.elements].reshape(groups, -1)[:, first:]
+        last.reshape(groups, known.taps, -1)[:, :, rows:] = 0
+    address, record = jit.data_address(), known.record.copy()
+    begin = address(packed)
+    record[:3] = address(w), begin, begin + known.end
+    jit.launch(pack_panels(w.itemsize, simd.lanes(w.itemsize)), address(record), tasks)
+    return packed
+
+
+class Packing(NamedTuple):
+    """How filters of a shape are packed; kept, as it takes longer to tell than small ones to pack."""
+
+    record: np.ndarray  # the words of `PANEL_PACK_FIELDS`, but for the first three, which are addresses
+    runs: Runs
+    elements: int  # of the panels,
+    size: int  # and of all
+    end: int  # bytes of what comes before the spare elements
+    taps: int
+    partial: tuple[int, int, int] | None  # groups, element where the last panel begins, filters in it
+
+
+@lru_cache(256)
+def _packing(
+    shape: Shape, strides: Shape, itemsize: int, panels: int, order: bytes | None, tasks: int
+) -> Packing:
+    groups, filters, *kernel = shape
+    taps, lanes = math.prod(kernel), simd.lanes(itemsize)
     vectors = -(-filters // lanes)
     # kernels may read some taps further; elements between those of a filter go to the end of it
     elements, spare = groups * vectors * lanes * taps, lanes * -(-vectors // panels) * lanes
-    tasks = jit.thread_count() if w.nbytes > PARALLEL_BYTES else 1
-    packed = aligned_empty(elements + spare + tasks * lanes, w.dtype)
-    if filters % lanes:
-        first = vectors * (panels - 1) // panels * lanes  # filter of the last panel
-        last = packed[:elements].reshape(groups, -1)[:, first * taps :]
-        last.reshape(groups, taps, -1)[:, :, filters - first :] = 0
-    strides = w.strides
-    known = _runs(w.shape[2:], strides[1:], w.itemsize, lanes, None if order is None else order.tobytes())
-    address = jit.data_address()
-    end = address(packed) + (elements + spare) * w.itemsize
-    apart = strides[0] // w.itemsize, strides[1] // w.itemsize
-    lie = *apart, address(known.table), len(known.table), known.table.shape[1], known.across
-    record = np.array(
-        [(address(w), address(packed), end, groups, filters, *lie, taps, vectors, panels, tasks)],
-        PANEL_PACK_FIELDS,
-    )
-    jit.launch(pack_panels(w.itemsize, lanes), address(record), tasks)
-    return packed
+    first = vectors * (panels - 1) // panels * lanes  # filter of the last panel
+    runs = _runs(shape[2:], strides[1:], itemsize, lanes, order)
+    apart = strides[0] // itemsize, strides[1] // itemsize
+    lie = *apart, runs.table.ctypes.data, len(runs.table), runs.table.shape[1], int(runs.across)
+    record = np.array([0, 0, 0, groups, filters, *lie, taps, vectors, panels, tasks], np.int64)
+    return Packing(
+        record, runs, elements, elements + spare + tasks * lanes, (elements + spare) * itemsize, taps,
+        (groups, first * taps, filters - first) if filters % lanes else None,
+    )  # fmt: skip
 
 
 class Runs(NamedTuple):

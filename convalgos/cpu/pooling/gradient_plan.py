@@ -18,12 +18,14 @@ from convalgos.cpu.pooling.places_plan import PlacesPlan, gathers_places
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
-from convalgos.cpu.pooling.tables import gradient_bands, in_three, window_counts
-from convalgos.cpu.runtime import half
+from convalgos.cpu.pooling.tables import FEWEST, gradient_bands, in_three, window_counts
+from convalgos.cpu.runtime import half, jit
 
 MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
 MOST_WRITTEN = 9  # taps of a window up to which it is code without loops
-BLOCK_VECTORS = 4  # of channels that a unit of work takes
+# Of channels that a unit of work takes, which lie side by side; and where rows are too few for all threads
+BLOCK_VECTORS, SHARED_VECTORS = 64, 4
+COPIED = 4  # times the rows of x and dx in a band where these are not copied into scratch
 
 
 def has_gradient_plan(problem: PoolProblem) -> bool:
@@ -82,10 +84,12 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str
     depth, height, width = in_three(problem)
     planar = problem.layout == "channels_first"
     vectors = n * channels if planar else channels  # elements that lie in the lanes
-    block = lanes if planar else min(channels, BLOCK_VECTORS * lanes)
+    shared = n * (height.size // (FEWEST * height.kernel)) < jit.thread_count()
+    together = SHARED_VECTORS if shared else BLOCK_VECTORS
+    block = lanes if planar else min(channels, together * lanes)
     planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (lanes if planar else channels)
     outputs, rows_out = len(width.first), len(height.first)
-    row_bytes = (2 * width.size + outputs / height.stride) * lanes * size if planar else 1
+    row_bytes = (2 * width.size + outputs / height.stride) * block * size / (1 if planar else COPIED)
     bands = gradient_bands(height, row_bytes, planes * blocks)
     windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
     windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps

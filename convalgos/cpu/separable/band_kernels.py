@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from convalgos.cpu.dwconv.channel_kernels import CHANNEL_BAND, CHANNEL_KERNEL_FIELDS, COLUMN_BLOCK
+from convalgos.cpu.dwconv.channel_records import CHANNEL_BAND, CHANNEL_KERNEL_FIELDS, COLUMN_BLOCK
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS, sum_panels
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run

@@ -10,7 +10,8 @@ import numpy as np
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.epilogue import RELU, Activation
 from convalgos.cpu.dwconv.block_activations import BlockKernel, kind_of_block
-from convalgos.cpu.dwconv.channel_kernels import CHANNEL_KERNEL_FIELDS, filter_block
+from convalgos.cpu.dwconv.channel_kernels import filter_block
+from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
