@@ -61,7 +61,9 @@ CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
 LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection
+STREAMED = Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
+HELD = 0.4  # of the seconds in which a filter comes from memory: what the memory that it takes is worth
 PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms
 GROWTH = 2.0  # of the work of a layer, up to which another shape keeps the algorithm
 FULL_BLOCKS = 0.5  # of a block of channels, which a map must fill to be worth laying out in blocks
@@ -202,8 +204,13 @@ class StepOptions:
             found = choose.close_candidates(problem, "cpu", limits, SLACK)
             if problem.layout != problem.y_layout or problem.layout not in PLAIN:
                 found = [c for c in found if c.algorithm.family != "cpu.reference"]
-            self._known[key] = min(found, key=lambda c: self._seconds_of(c, pooling), default=None)
+            self._known[key] = min(found, key=lambda c: self._price_of(c, pooling), default=None)
         return self._known[key]
+
+    def _price_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
+        """Seconds of a run, and what the memory of the filter is worth."""
+        held = candidate.algorithm.filter_bytes(candidate.computed) / self._machine.bandwidth
+        return self._seconds_of(candidate, pooling) + HELD * held
 
     def _seconds_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
         """Of a run, with the filter not in the caches: the others of the network were read since.
@@ -310,10 +317,7 @@ class StepOptions:
             return matmul_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Recurrence):
             return recurrent_seconds(*step.sizes(self._shapes), self._machine)
-        if isinstance(
-            step,
-            Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean,
-        ):
+        if isinstance(step, STREAMED):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 
