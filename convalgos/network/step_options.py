@@ -24,7 +24,7 @@ from convalgos.cpu.elementwise.products import matmul_seconds
 from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
-from convalgos.cpu.runtime.filter_reads import seconds_between_layers
+from convalgos.cpu.runtime.filter_reads import rereading_seconds
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
 from convalgos.network.functions import ElementFunction
@@ -224,7 +224,7 @@ class StepOptions:
             return seconds
         algorithm = candidate.algorithm
         nbytes = algorithm.filter_bytes(candidate.computed)
-        reading = seconds_between_layers(nbytes, PREPARED * self._filter_bytes, self._machine)
+        reading = rereading_seconds(nbytes, PREPARED * self._filter_bytes, self._machine)
         return algorithm.seconds_between_layers(seconds, reading)
 
     @cached_property

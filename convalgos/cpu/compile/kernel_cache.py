@@ -71,6 +71,7 @@ TOOLKIT = (
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",
     "cpu/tiled/driver.py",
+    "cpu/tiled/integer_points.py",
     "cpu/tiled/row_products.py",
     "cpu/filtering/line_elements.py",
     "cpu/filtering/line_sums.py",
