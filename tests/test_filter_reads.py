@@ -6,7 +6,7 @@ import pytest
 
 from convalgos.core.machine import Machine
 from convalgos.cpu.runtime import filter_reads
-from convalgos.cpu.runtime.filter_reads import seconds_between_layers
+from convalgos.cpu.runtime.filter_reads import rereading_seconds
 
 L3 = 32 << 20
 MACHINE = Machine("test", 2, 64, 1 << 15, 1 << 20, L3, 5e11, 2.5e11, 2e10, 6e10, 2e-6)
@@ -19,15 +19,15 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_filters_of_small_networks_come_from_l3() -> None:
-    assert seconds_between_layers(1 << 20, L3 / 2, MACHINE) == pytest.approx((1 << 20) / 60e9)
+    assert rereading_seconds(1 << 20, L3 / 2, MACHINE) == pytest.approx((1 << 20) / 60e9)
 
 
 def test_what_no_run_finds_in_the_caches_is_not_charged_again() -> None:
     cached = 2 * MACHINE.l2_bytes
-    assert seconds_between_layers(5 * cached, L3 / 2, MACHINE) == pytest.approx(cached / 60e9)
-    assert seconds_between_layers(4 * L3, 5.0 * L3, MACHINE) < 2 * cached / 20e9
+    assert rereading_seconds(5 * cached, L3 / 2, MACHINE) == pytest.approx(cached / 60e9)
+    assert rereading_seconds(4 * L3, 5.0 * L3, MACHINE) < 2 * cached / 20e9
 
 
 def test_filters_of_large_networks_come_from_memory() -> None:
-    near, between, far = (seconds_between_layers(1 << 20, share * L3, MACHINE) for share in (0.7, 1.1, 2.0))
+    near, between, far = (rereading_seconds(1 << 20, share * L3, MACHINE) for share in (0.7, 1.1, 2.0))
     assert near < between < far == pytest.approx((1 << 20) / 20e9)

@@ -17,6 +17,7 @@ from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
+from convalgos.network import step_options
 from convalgos.network.arena import arrays_of, least_arena_bytes, scratch_bytes, with_places
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
@@ -37,7 +38,8 @@ from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buff
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep
 from convalgos.network.sharing import is_view
-from convalgos.network.step_options import StepOption, StepOptions
+from convalgos.network.step_options import SLACK, StepOption, StepOptions
+from convalgos.select import choose
 
 # --- partitioned Boolean quadratic problems -------------------------------------------------------
 
@@ -163,6 +165,23 @@ def small_network(rng):
         View("flat", ("means",), "flat", (0, -1)),
     )
     return NetworkGraph(("x",), ("y", "flat", "c"), steps)
+
+
+def test_memory_that_filters_take_has_a_price(monkeypatch):
+    layer = Convolution("layer", ("x",), "y", np.ones((128, 96, 3, 3), "f4"), padding=1)
+    graph = NetworkGraph(("x",), ("y",), (layer,))
+    shapes, limits = graph.shapes_of({"x": (1, 96, 28, 28)}), PlanLimits()
+
+    def taken(price):
+        monkeypatch.setattr(step_options, "HELD", price)
+        return [option.candidate for option in StepOptions(graph, shapes, limits).of(layer)]
+
+    def nbytes(candidate):
+        return candidate.algorithm.filter_bytes(candidate.computed)
+
+    for fast, small in zip(taken(0.0), taken(1e9), strict=True):
+        close = choose.close_candidates(fast.problem, "cpu", step_options.limits_of(limits), SLACK)
+        assert nbytes(small) == min(nbytes(c) for c in close if "reference" not in c.id) <= nbytes(fast)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -1,7 +1,9 @@
 """Weights of ONNX models stay in their files, in whatever file they are."""
 
+import gc
 import itertools
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from convalgos.network.filters import filter_of, has_filter
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.mapped_weights import MAPPED, _mapped
 from convalgos.network.network import Network
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_graph import from_onnx, graph_of
+from convalgos.network.onnx_model import load_onnx
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -55,6 +58,18 @@ def check(path):
 
 def filters(net):
     return [step.w for step in net.graph.steps if isinstance(step, Convolution)]
+
+
+def test_models_leave_memory_once_they_are_read():
+    loaded = load_onnx(model(fold=True).SerializeToString())
+    left = weakref.ref(loaded)
+    gc.disable()  # nothing waits for it
+    try:
+        graph = graph_of(loaded)
+        del loaded
+        assert graph.steps and left() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("moved", range(4))  # to addresses that do not suit float32, too

@@ -8,13 +8,14 @@ root, and nobody else can write there, or rename what lies on the way to it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from convalgos.core.digests import hex_digest
 
 NOWHERE = Path(os.devnull) / "convalgos"  # a folder that nobody can make
 MOST_LINKS = 40  # followed on the way to a folder, as the kernel does
@@ -126,7 +127,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 def sealed(content: bytes) -> bytes:
     """Content behind a line with its checksum."""
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+    return hex_digest(content).encode() + b"\n" + content
 
 
 def unsealed(file: bytes) -> bytes:
@@ -136,7 +137,7 @@ def unsealed(file: bytes) -> bytes:
         ValueError: it is not what was written.
     """
     checksum, _, content = file.partition(b"\n")
-    if checksum != hashlib.sha256(content).hexdigest().encode():
+    if checksum != hex_digest(content).encode():
         raise ValueError("its checksum is another one")
     return content
 

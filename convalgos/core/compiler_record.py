@@ -8,7 +8,6 @@ when it was not used for a month.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import json
 import os
@@ -27,6 +26,7 @@ from convalgos.core.cache_files import (
     write_private,
 )
 from convalgos.core.cache_pruning import mark_used, prune
+from convalgos.core.digests import hex_digest
 from convalgos.core.processor import cpuinfo
 
 MOST_BYTES = 1 << 20  # of all records, of which one takes 2 KiB
@@ -77,7 +77,7 @@ def _path() -> Path | None:
         asked += map(cpuinfo, OF_PROCESSOR)
         folder = cache_folder() / "compiler"
         if NOWHERE not in folder.parents and why_not_trusted(folder) is None:
-            return folder / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.record"
+            return folder / f"{hex_digest(json.dumps(asked).encode())[:32]}.record"
     return None
 
 

@@ -8,7 +8,6 @@ it was not used for a month.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from convalgos.core.cache_files import NOWHERE, cache_folder, read_trusted, why_not_trusted, write_private
 from convalgos.core.cache_pruning import mark_used, prune
+from convalgos.core.digests import hex_digest
 
 FORM = 1  # of what a record stands for; raise it when more of a library is called
 MOST_BYTES = 1 << 20  # of all records, which are empty
@@ -52,5 +52,5 @@ def _path(library: Path) -> Path | None:
         asked = json.dumps([*told, platform.machine(), platform.release(), os.environ.get("LD_LIBRARY_PATH")])
         folder = cache_folder() / "libraries"
         if NOWHERE not in folder.parents and why_not_trusted(folder) is None:
-            return folder / f"{hashlib.sha256(asked.encode()).hexdigest()[:32]}.record"
+            return folder / f"{hex_digest(asked.encode())[:32]}.record"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from importlib import import_module
 from typing import Any
 
@@ -34,6 +33,8 @@ class Tabular:
 
     def _repr_html_(self) -> str:
         """For a notebook: the first rows as a table."""
+        from html import escape  # with the names of all characters, which few processes need
+
         rows = self._frame_rows()
         heading = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
         body = "".join(

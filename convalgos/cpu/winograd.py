@@ -45,9 +45,10 @@ from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
 from convalgos.cpu.tiled.split_products import multiply_split, product_table, split_filter
 from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule
 from convalgos.cpu.tiled.winograd_transforms import (
+    INPUTS,
     winograd_filter_tiles,
     winograd_finished_tiles,
-    winograd_input_tiles,
+    winograd_point_tiles,
     winograd_pooled_tiles,
 )
 
@@ -97,7 +98,7 @@ class WinogradPlan(BoxPlan):
 
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: BoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
-        inputs, finish = winograd_input_tiles(*kernel), winograd_finished_tiles(*kernel)
+        inputs, finish = winograd_point_tiles(*kernel, INPUTS), winograd_finished_tiles(*kernel)
         values = product_values(cut)
         super().__init__(problem, algorithm, cut, inputs, 0, finish_tiles=finish, **values)
         self._m, self._r = algorithm.m, algorithm.r

@@ -34,9 +34,10 @@ from convalgos.cpu.tiled.overlap_borders import apart_bytes
 from convalgos.cpu.tiled.overlap_plan import OverlapPlan
 from convalgos.cpu.tiled.overlap_schedule import OverlapSchedule, overlap_schedule
 from convalgos.cpu.tiled.winograd_transforms import (
+    OUTPUTS,
     winograd_added_tiles,
     winograd_filter_tiles,
-    winograd_output_gradients,
+    winograd_point_tiles,
 )
 
 # --- plan ------------------------------------------------------------------------------------
@@ -118,8 +119,8 @@ class WinogradData(Algorithm):
         kernel = (problem.itemsize, cut.lanes, self.m, self.r, cut.dims)
         product = panels.sum_panel(problem.itemsize, cut.lanes, cut.product_rows, cut.vectors, 0)
         return WinogradDataPlan(
-            problem, self, cut, winograd_output_gradients(*kernel), winograd_added_tiles(*kernel), product,
-            winograd_filter_tiles(*kernel),
+            problem, self, cut, winograd_point_tiles(*kernel, OUTPUTS), winograd_added_tiles(*kernel),
+            product, winograd_filter_tiles(*kernel),
         )  # fmt: skip
 
     def _boxes(self, problem: ConvProblem) -> OverlapSchedule:

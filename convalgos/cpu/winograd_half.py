@@ -31,9 +31,10 @@ from convalgos.cpu.tiled.cost import BoxSchedule
 from convalgos.cpu.tiled.errors import error_of_tiles
 from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.winograd_transforms import (
+    INPUTS,
     winograd_filter_tiles,
     winograd_finished_tiles,
-    winograd_input_tiles,
+    winograd_point_tiles,
 )
 from convalgos.cpu.vectors import halves, simd
 
@@ -81,7 +82,7 @@ class WinogradHalfPlan(BoxPlan):
         kernel = (SINGLE, cut.lanes, algorithm.m, algorithm.r, cut.dims)
         form = halves.HALF if problem.dtype == "float16" else halves.BRAIN
         super().__init__(
-            problem, algorithm, cut, winograd_input_tiles(*kernel), 0,
+            problem, algorithm, cut, winograd_point_tiles(*kernel, INPUTS), 0,
             panels.sum_panel(SINGLE, cut.lanes, cut.product_rows, cut.vectors, 0),
             winograd_finished_tiles(*kernel), gather=half_pixels.gather_halves(form, cut.lanes),
             place=half_pixels.place_halves(form, cut.lanes),

@@ -29,9 +29,10 @@ from convalgos.cpu.tiled.geometry import transformed_by
 from convalgos.cpu.tiled.weights_blocking import TiledWeightsBlocking, uncut_weights, weight_ways
 from convalgos.cpu.tiled.weights_driver import WeightBoxPlan
 from convalgos.cpu.tiled.winograd_transforms import (
-    winograd_gradient_tiles,
-    winograd_input_tiles,
+    INPUTS,
+    TAPS,
     winograd_output_tiles,
+    winograd_point_tiles,
 )
 from convalgos.cpu.vectors import simd
 
@@ -134,8 +135,8 @@ class WinogradWeights(ReadsBorders, Algorithm):
         cut = self._boxes(problem)
         kernel = (problem.itemsize, simd.lanes(problem.itemsize), self.r, self.m, cut.inputs.dims)
         transforms = (
-            winograd_input_tiles(*kernel),
-            winograd_gradient_tiles(*kernel),
+            winograd_point_tiles(*kernel, INPUTS),
+            winograd_point_tiles(*kernel, TAPS),
             winograd_output_tiles(*kernel),
         )
         return WeightBoxPlan(problem, self, cut, *transforms)

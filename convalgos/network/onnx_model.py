@@ -84,7 +84,7 @@ class OnnxModel:
         self.proto = proto
         self._tensors = {t.name: t for t in proto.graph.initializer}
         self._arrays: dict[str, np.ndarray] = {**weights}
-        self.dequantized = DequantizedConstants(self.constant)
+        self.dequantized = DequantizedConstants()
         nodes: list[OnnxNode] = []
         for node in without_identities(proto.graph):
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -92,7 +92,7 @@ class OnnxModel:
             if op == "Constant" and (array := _constant(attributes)) is not None:
                 self._arrays[node.output[0]] = array
                 continue
-            if self.dequantized.take(node, self.is_constant):
+            if self.dequantized.take(node, self.is_constant, self.constant):
                 continue
             name = node.name or (node.output[0] if node.output else node.op_type)
             nodes.append(OnnxNode(op, name, list(node.input), list(node.output), attributes, (node,)))
@@ -112,7 +112,7 @@ class OnnxModel:
 
             self._arrays[name] = numpy_helper.to_array(self._tensors[name])
         elif name not in self._arrays and name in self.dequantized.protos:
-            self._arrays[name] = self.dequantized.array(name)
+            self._arrays[name] = self.dequantized.array(name, self.constant)
         return self._arrays.get(name)
 
     def number(self, name: str) -> float | None:

@@ -6,9 +6,8 @@ on cache lines. Reading executes nothing. Large arrays stay in the file, as view
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,7 @@ def write_network_file(path: Path, data: dict[str, Any], arrays: Sequence[np.nda
         offset += whole_lines(array.nbytes)
     text = json.dumps(data | {"arrays": listed}).encode()
     pieces = [text.ljust(whole_lines(len(text))), *_padded(arrays)]
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    first = KIND + f" {digest.hexdigest()} {len(pieces[0])}".encode()
+    first = KIND + f" {_hex_digest(pieces)} {len(pieces[0])}".encode()
     write_atomic(path, [first.ljust(FIRST_LINE - 1) + b"\n", *pieces])
 
 
@@ -53,11 +49,7 @@ def network_file_content(path: Path) -> np.ndarray:
     content = mapped_weights(path, np.dtype(np.uint8), 0, (size,))
     if not content[: len(KIND)].tobytes() == KIND:
         raise ValueError(f"{path} is no network that this version of convalgos saved")
-    digest = hashlib.sha256()
-    for begin in range(FIRST_LINE, size, PIECE):
-        digest.update(content[begin : begin + PIECE].data)
-        let_go(content)
-    if digest.hexdigest().encode() not in content[:FIRST_LINE].tobytes():
+    if _hex_digest(_pieces(content[FIRST_LINE:])).encode() not in content[:FIRST_LINE].tobytes():
         raise ValueError(f"{path} is damaged: its content is not what was saved")
     return content
 
@@ -68,6 +60,23 @@ def data_and_arrays(content: np.ndarray) -> tuple[dict[str, Any], list[np.ndarra
     data = strict_json.loads(content[FIRST_LINE : FIRST_LINE + length].tobytes().decode())
     rest = content[FIRST_LINE + length :]
     return data, [_array(rest, **listed) for listed in data["arrays"]]
+
+
+def _hex_digest(pieces: Iterable[bytes | memoryview]) -> str:
+    """The SHA-256 of what may be large."""
+    import hashlib  # OpenSSL's is the fastest, and 3.5 MB of a process: `convalgos.core.digests`
+
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(content: np.ndarray) -> Iterator[memoryview]:
+    """The bytes of a file, which leave memory again on the way."""
+    for begin in range(0, len(content), PIECE):
+        yield content[begin : begin + PIECE].data
+        let_go(content)
 
 
 def _padded(arrays: Sequence[np.ndarray]) -> Iterator[bytes | memoryview]:

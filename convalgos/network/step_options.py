@@ -24,7 +24,7 @@ from convalgos.cpu.elementwise.products import matmul_seconds
 from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
-from convalgos.cpu.runtime.filter_reads import seconds_between_layers
+from convalgos.cpu.runtime.filter_reads import rereading_seconds
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
 from convalgos.network.functions import ElementFunction
@@ -62,7 +62,9 @@ CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
 LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection | PixelMove
+STREAMED = Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
+HELD = 0.4  # of the seconds in which a filter comes from memory: what the memory that it takes is worth
 PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms
 GROWTH = 2.0  # of the work of a layer, up to which another shape keeps the algorithm
 FULL_BLOCKS = 0.5  # of a block of channels, which a map must fill to be worth laying out in blocks
@@ -203,8 +205,13 @@ class StepOptions:
             found = choose.close_candidates(problem, "cpu", limits, SLACK)
             if problem.layout != problem.y_layout or problem.layout not in PLAIN:
                 found = [c for c in found if c.algorithm.family != "cpu.reference"]
-            self._known[key] = min(found, key=lambda c: self._seconds_of(c, pooling), default=None)
+            self._known[key] = min(found, key=lambda c: self._price_of(c, pooling), default=None)
         return self._known[key]
+
+    def _price_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
+        """Seconds of a run, and what the memory of the filter is worth."""
+        held = candidate.algorithm.filter_bytes(candidate.computed) / self._machine.bandwidth
+        return self._seconds_of(candidate, pooling) + HELD * held
 
     def _seconds_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
         """Of a run, with the filter not in the caches: the others of the network were read since.
@@ -218,7 +225,7 @@ class StepOptions:
             return seconds
         algorithm = candidate.algorithm
         nbytes = algorithm.filter_bytes(candidate.computed)
-        reading = seconds_between_layers(nbytes, PREPARED * self._filter_bytes, self._machine)
+        reading = rereading_seconds(nbytes, PREPARED * self._filter_bytes, self._machine)
         return algorithm.seconds_between_layers(seconds, reading)
 
     @cached_property
@@ -295,10 +302,7 @@ class StepOptions:
             return matmul_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Recurrence):
             return recurrent_seconds(*step.sizes(self._shapes), self._machine)
-        if isinstance(
-            step,
-            Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean,
-        ):
+        if isinstance(step, STREAMED):
             return self._machine.launch + self._stream(*values)
         return 0.0  # views, and what other libraries compute
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -29,6 +28,7 @@ import numpy as np
 from convalgos.core import cache_files
 from convalgos.core.cache_files import NOWHERE, cache_folder, warn_once
 from convalgos.core.cache_pruning import mark_used, prune
+from convalgos.core.digests import hex_digest
 from convalgos.cpu.compile.code_generation import compiler, link
 
 MAGIC = b"convalgos kernel 1\n"  # of the form of an entry; raise it when that changes
@@ -71,6 +71,7 @@ TOOLKIT = (
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",
     "cpu/tiled/driver.py",
+    "cpu/tiled/integer_points.py",
     "cpu/tiled/row_products.py",
     "cpu/filtering/line_elements.py",
     "cpu/filtering/line_sums.py",
@@ -166,7 +167,7 @@ def _path(wanted: dict[str, Any]) -> Path | None:
     if not _usable(folder):
         return None
     function = re.sub(r"\W+", "_", wanted["function"].rpartition(".cpu.")[2].replace("<locals>", ""))
-    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    digest = hex_digest(json.dumps(wanted, sort_keys=True).encode())
     return folder / f"{function[:80]}-{digest[:32]}{ENDING}"
 
 
@@ -202,12 +203,18 @@ def _plain(value: Any) -> Any:
 @functools.cache
 def _sources(file: str) -> str:
     """A digest of the text of a file and of the toolkit, under the names by which kernels know them."""
-    digest = hashlib.sha256()
+    return hex_digest(_told(Path(file)) + _toolkit().encode())[:32]
+
+
+@functools.cache
+def _toolkit() -> str:
     here = Path(__file__).parents[2]
-    for path in (Path(file), *(here / name for name in TOOLKIT)):
-        text = path.read_bytes() if path.exists() else b""
-        digest.update(f"{path.name} {len(text)}\n".encode() + text)
-    return digest.hexdigest()[:32]
+    return hex_digest(b"".join(_told(here / name) for name in TOOLKIT))
+
+
+def _told(path: Path) -> bytes:
+    text = path.read_bytes() if path.exists() else b""
+    return f"{path.name} {len(text)}\n".encode() + text
 
 
 @functools.cache
@@ -221,7 +228,7 @@ def _constants(module: str) -> str:
         for name, value in vars(sys.modules[module]).items()
         if isinstance(value, bool | int | float | str | np.dtype) and not name.startswith("_")
     ]
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:32]
+    return hex_digest("\n".join(sorted(found)).encode())[:32]
 
 
 @functools.cache

@@ -17,9 +17,8 @@ import numpy as np
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
     each_vector_of_row,
-    pack_head_panel,
+    pack_operand,
     scale_rows,
-    turn_head_panel,
     write_rows,
 )
 from convalgos.cpu.elementwise.pixel_vectors import LOWEST, in_all_lanes
@@ -63,17 +62,8 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             offsets = carray(pointer(a.offsets + unit * 6 * 8), 6, np.int64)
             if unit != packed:
                 k, v = a.k + offsets[1] * SIZE, a.v + offsets[2] * SIZE
-                for p in range(key_panels):
-                    to, there = keys + p * deep * panel * SIZE, min(panel, a.keys - p * panel)
-                    if a.k_turned:
-                        begin = k + p * panel * a.k_row * SIZE
-                        turn_head_panel(SIZE, LANES, begin, a.k_row, to, a.depth, there)
-                    else:
-                        pack_head_panel(SIZE, LANES, k + p * panel * SIZE, a.k_row, to, a.depth, there)
-                for p in range(value_panels):
-                    there = min(panel, a.width - p * panel)
-                    to = values + p * a.keys * panel * SIZE
-                    pack_head_panel(SIZE, LANES, v + p * panel * SIZE, a.v_row, to, a.keys, there)
+                pack_operand(k, a.k_row, a.k_turned, keys, deep, a.depth, a.keys, SIZE, LANES)
+                pack_operand(v, a.v_row, 0, values, a.keys, a.keys, a.width, SIZE, LANES)
                 packed = unit
             q = a.q + (offsets[0] + first * a.q_row) * SIZE
             scale_rows(SIZE, LANES, ROWS, q, a.q_row, queries, a.depth, rows, a.numbers)

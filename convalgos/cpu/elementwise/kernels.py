@@ -5,6 +5,8 @@ What has an activation is finished by the function of `cpu/runtime/finish` while
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from convalgos.cpu.runtime import jit
@@ -52,32 +54,7 @@ def combine_share(SIZE: int, LANES: int) -> jit.Kernel:
             x = a.a + (n * a.a_n + g * a.a_g + r * a.a_row + i) * SIZE
             y = a.y + (n * a.y_n + g * a.y_g + r * a.y_row + i) * SIZE
             b = a.b + (n * a.b_n + g * a.b_g + (i if a.by_element else 0)) * SIZE
-            if a.operation == COPY:
-                combine_rows(SIZE, LANES, COPY, 0, x, x, y, rows, count, a.a_row, a.y_row)
-            elif a.operation == ADD:
-                if a.by_element:
-                    combine_rows(SIZE, LANES, ADD, 1, x, b, y, rows, count, a.a_row, a.y_row)
-                else:
-                    combine_rows(SIZE, LANES, ADD, 0, x, b, y, rows, count, a.a_row, a.y_row)
-            elif a.operation == SUBTRACT:
-                if a.by_element:
-                    combine_rows(SIZE, LANES, SUBTRACT, 1, x, b, y, rows, count, a.a_row, a.y_row)
-                else:
-                    combine_rows(SIZE, LANES, SUBTRACT, 0, x, b, y, rows, count, a.a_row, a.y_row)
-            elif a.operation == DIVIDE:
-                if a.by_element:
-                    combine_rows(SIZE, LANES, DIVIDE, 1, x, b, y, rows, count, a.a_row, a.y_row)
-                else:
-                    combine_rows(SIZE, LANES, DIVIDE, 0, x, b, y, rows, count, a.a_row, a.y_row)
-            elif a.operation == SLOPE:
-                if a.by_element:
-                    combine_rows(SIZE, LANES, SLOPE, 1, x, b, y, rows, count, a.a_row, a.y_row)
-                else:
-                    combine_rows(SIZE, LANES, SLOPE, 0, x, b, y, rows, count, a.a_row, a.y_row)
-            elif a.by_element:
-                combine_rows(SIZE, LANES, MULTIPLY, 1, x, b, y, rows, count, a.a_row, a.y_row)
-            else:
-                combine_rows(SIZE, LANES, MULTIPLY, 0, x, b, y, rows, count, a.a_row, a.y_row)
+            combine_rows(SIZE, LANES, a.operation, a.by_element, x, b, y, rows, count, a.a_row, a.y_row)
             if a.finish and a.y_row == count:
                 call(a.finish, (y, 0, y, rows * count, a.numbers))
             elif a.finish:
@@ -90,12 +67,23 @@ def combine_share(SIZE: int, LANES: int) -> jit.Kernel:
 
 @simd.emitter
 def combine_rows(
-    v: Vec, OPERATION: int, BY_ELEMENT: int, a: Value, b: Value, y: Value, rows: Value, count: Value,
+    v: Vec, operation: Value, by_element: Value, a: Value, b: Value, y: Value, rows: Value, count: Value,
     a_row: Value, y_row: Value,
 ) -> None:  # fmt: skip
-    """y[r * y_row + i] = a[r * a_row + i] and b[i], or b[0], of each row."""
+    """y[r * y_row + i] = a[r * a_row + i] and b[i], or b[0] where not `by_element`, of each row."""
+    with v.within(v.isub(operation, COPY), 1):
+        _combined_rows(v, COPY, False, a, b, y, rows, count, a_row, y_row)
+    for known, by in product((ADD, MULTIPLY, SUBTRACT, DIVIDE, SLOPE), (False, True)):
+        with v.within(v.isub(operation, known), 1), v.within(v.isub(by_element, int(by)), 1):
+            _combined_rows(v, known, by, a, b, y, rows, count, a_row, y_row)
+
+
+def _combined_rows(
+    v: Vec, operation: int, by_element: bool, a: Value, b: Value, y: Value, rows: Value, count: Value,
+    a_row: Value, y_row: Value,
+) -> None:  # fmt: skip
     source, more, to = (v.pointer(address) for address in (a, b, y))
-    same = v.broadcast(more) if OPERATION != COPY and not BY_ELEMENT else None
+    same = v.broadcast(more) if operation != COPY and not by_element else None
 
     def sloped(value: Value, slope: Value) -> Value:
         return v.b.select(v.b.fcmp_ordered("<", value, v.zero()), v.fmul(value, slope), value)
@@ -105,10 +93,10 @@ def combine_rows(
             return v.load(of, at) if mask is None else v.load_masked(of, at, mask)
 
         value = loaded(row)
-        if OPERATION != COPY:
+        if operation != COPY:
             other = loaded(more) if same is None else same
             how = {ADD: v.fadd, MULTIPLY: v.fmul, SUBTRACT: v.fsub, DIVIDE: v.b.fdiv, SLOPE: sloped}
-            value = how[OPERATION](value, other)
+            value = how[operation](value, other)
         if mask is None:
             v.store(value, out, at)
         else:

@@ -7,11 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec
 from convalgos.cpu.vectors.transpose import transpose
 
 VECTORS = 2  # of a panel
+
+
+@jit.helper
+def pack_operand(
+    x: int, x_row: int, turned: int, y: int, y_rows: int, rows: int, columns: int, SIZE: int, LANES: int
+) -> None:
+    """Panels y (panels, y_rows, VECTORS * LANES) of all columns of x, of so many rows."""
+    panel = VECTORS * LANES
+    for first in range(0, columns, panel):
+        to = y + first * y_rows * SIZE
+        pack_operand_panel(x, first, x_row, turned, to, rows, min(panel, columns - first), SIZE, LANES)
+
+
+@jit.helper
+def pack_operand_panel(
+    x: int, first: int, x_row: int, turned: int, y: int, rows: int, columns: int, SIZE: int, LANES: int
+) -> None:
+    """One of the columns from the first one on; where x is turned, its rows are these columns."""
+    if turned:
+        turn_head_panel(SIZE, LANES, x + first * x_row * SIZE, x_row, y, rows, columns)
+    else:
+        pack_head_panel(SIZE, LANES, x + first * SIZE, x_row, y, rows, columns)
 
 
 @simd.emitter

@@ -16,6 +16,7 @@ from convalgos.cpu.elementwise.pixel_vectors import (
     each_pixel_vector,
     in_all_lanes,
     load_pixel_vector,
+    pixels_of,
     run_of_pixels,
     store_pixel_vector,
 )
@@ -47,8 +48,7 @@ def normalise_share(SIZE: int, LANES: int) -> jit.Kernel:
 
     def normalise_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, NORM_FIELDS)[0]
-        at = a.images * a.pixels * task // a.tasks
-        end = a.images * a.pixels * (task + 1) // a.tasks
+        at, end = pixels_of(a, task)
         while at < end:
             run, x, y = run_of_pixels(a, at, end, SIZE)
             if a.by_pixel:

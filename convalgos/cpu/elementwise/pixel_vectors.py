@@ -14,6 +14,13 @@ AT_ONCE = 4  # vectors of pixels, whose sums are independent of each other
 
 
 @jit.helper
+def pixels_of(a: Any, task: int) -> tuple[int, int]:
+    """(the first pixel of a task, the one behind its last) of those of all images."""
+    total = a.images * a.pixels
+    return total * task // a.tasks, total * (task + 1) // a.tasks
+
+
+@jit.helper
 def run_of_pixels(a: Any, at: int, end: int, SIZE: int) -> tuple[int, int, int]:
     """(pixels from this one on, before `end`, that lie in one image; where the first lies in x, and in y)."""
     n, first = at // a.pixels, at % a.pixels

@@ -9,9 +9,8 @@ import numpy as np
 
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
-    pack_head_panel,
+    pack_operand_panel,
     scale_rows,
-    turn_head_panel,
     write_rows,
 )
 from convalgos.cpu.runtime import jit
@@ -46,10 +45,7 @@ def multiply_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             offsets = carray(pointer(p.offsets + unit * 3 * 8), 3, np.int64)
             if of != now:
                 b = p.b + offsets[1] * SIZE
-                if p.b_turned:
-                    turn_head_panel(SIZE, LANES, b + column * p.b_row * SIZE, p.b_row, packed, p.depth, there)
-                else:
-                    pack_head_panel(SIZE, LANES, b + column * SIZE, p.b_row, packed, p.depth, there)
+                pack_operand_panel(b, column, p.b_row, p.b_turned, packed, p.depth, there, SIZE, LANES)
                 now = of
             a, step = p.a + (offsets[0] + first * p.a_row) * SIZE, p.a_row
             if rows < ROWS:

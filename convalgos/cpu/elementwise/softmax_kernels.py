@@ -14,6 +14,7 @@ from convalgos.cpu.elementwise.pixel_vectors import (
     each_pixel_vector,
     in_all_lanes,
     load_pixel_vector,
+    pixels_of,
     run_of_pixels,
     store_pixel_vector,
 )
@@ -34,8 +35,7 @@ def softmax_share(SIZE: int, LANES: int, LOGS: int) -> jit.Kernel:
 
     def softmax_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, SOFTMAX_FIELDS)[0]
-        at = a.images * a.pixels * task // a.tasks
-        end = a.images * a.pixels * (task + 1) // a.tasks
+        at, end = pixels_of(a, task)
         while at < end:
             run, x, y = run_of_pixels(a, at, end, SIZE)
             if a.by_pixel:

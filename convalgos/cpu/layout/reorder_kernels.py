@@ -118,6 +118,13 @@ class ReorderUnit(NamedTuple):
 
 
 @jit.helper
+def units_of(a: Any, task: int) -> tuple[int, int]:
+    """(the first unit of a task, the one behind its last)."""
+    units = (a.pixels + a.chunk - 1) // a.chunk * a.vectors * a.images
+    return units * task // a.tasks, units * (task + 1) // a.tasks
+
+
+@jit.helper
 def unit_of(a: Any, unit: int, size: int, lanes: int) -> ReorderUnit:
     """Vectors of the same pixels are neighbours."""
     chunks = (a.pixels + a.chunk - 1) // a.chunk
@@ -138,8 +145,8 @@ def reorder_rows(SIZE: int, LANES: int) -> jit.Kernel:
 
     def reorder_rows(args: int, task: int) -> None:
         a = carray(pointer(args), 1, REORDER_FIELDS)[0]
-        units = (a.pixels + a.chunk - 1) // a.chunk * a.vectors * a.images
-        for number in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+        first, end = units_of(a, task)
+        for number in range(first, end):
             u = unit_of(a, number, SIZE, LANES)
             if u.channels == LANES and u.pixels >= LANES:
                 for start in range(0, u.pixels, LANES):
@@ -165,8 +172,8 @@ def reorder_pixels(SIZE: int, LANES: int) -> jit.Kernel:
 
     def reorder_pixels(args: int, task: int) -> None:
         a = carray(pointer(args), 1, REORDER_FIELDS)[0]
-        units = (a.pixels + a.chunk - 1) // a.chunk * a.vectors * a.images
-        for number in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+        first, end = units_of(a, task)
+        for number in range(first, end):
             u = unit_of(a, number, SIZE, LANES)
             if u.channels == LANES and u.pixels >= LANES:
                 for start in range(0, u.pixels, LANES):
@@ -191,8 +198,8 @@ def reorder_blocks(SIZE: int, LANES: int) -> jit.Kernel:
 
     def reorder_blocks(args: int, task: int) -> None:
         a = carray(pointer(args), 1, REORDER_FIELDS)[0]
-        units = (a.pixels + a.chunk - 1) // a.chunk * a.vectors * a.images
-        for number in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+        first, end = units_of(a, task)
+        for number in range(first, end):
             u = unit_of(a, number, SIZE, LANES)
             move_lanes(SIZE, LANES, u.x, a.x_width, u.channels, u.pixels, u.y, a.y_width, u.written)
 

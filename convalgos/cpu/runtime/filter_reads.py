@@ -24,8 +24,8 @@ def reading_seconds(read: float, of_thread: float, of_all: float, machine: Machi
     return missing * read * _seconds_of_byte(of_all, machine) if missing else 0.0
 
 
-def seconds_between_layers(nbytes: int, of_all: float, machine: Machine) -> float:
-    """That are added to a run where the filters of other layers were read since the last one.
+def rereading_seconds(nbytes: int, of_all: float, machine: Machine) -> float:
+    """That are added to a run whose filters are read again, as those of other layers were read since.
 
     Args:
         nbytes: of the filters that it reads.

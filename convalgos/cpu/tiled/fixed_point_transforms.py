@@ -21,6 +21,7 @@ import numpy as np
 
 from convalgos.core.cook_toom import Matrix, cook_toom, multiply_2d, transform_lines
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.tiled.integer_points import integer_points
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import shorts_of, words_of
 
@@ -136,15 +137,11 @@ def fixed_point_input_tile(
     v: simd.Vec, M: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any, point_step: Any
 ) -> None:
     """Pixels of 16-bit integers to points."""
-    s, numbers = shorts_of(v), _Fixed(v)
-    read, to = s.pointer(source), s.pointer(target)
-
-    def load(i: int, j: int) -> Any:
-        return s.load(read, s.iadd(s.imul(row_step, i), s.imul(column_step, j)))
-
-    for i, row in enumerate(transform_lines(DIMS, load, M + 2, lambda d: scaled_input_points(numbers, M, d))):
-        for j, value in enumerate(row):
-            s.store(value, to, s.imul(point_step, i * (M + 2) + j))
+    numbers = _Fixed(v)
+    integer_points(
+        shorts_of(v), DIMS, M + 2, lambda d: scaled_input_points(numbers, M, d), source, row_step,
+        column_step, target, point_step,
+    )  # fmt: skip
 
 
 @simd.emitter

@@ -24,6 +24,7 @@ import numpy as np
 
 from convalgos.core.cook_toom import transform_lines
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.tiled.integer_points import integer_points
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import Integers, shorts_of, words_of
 
@@ -83,14 +84,9 @@ def integer_input_tile(
 ) -> None:
     """Pixels of 16-bit integers to points."""
     s = shorts_of(v)
-    read, to = s.pointer(source), s.pointer(target)
-
-    def load(i: int, j: int) -> Any:
-        return s.load(read, s.iadd(s.imul(row_step, i), s.imul(column_step, j)))
-
-    for i, row in enumerate(transform_lines(DIMS, load, M + 2, lambda d: input_points(s, M, d))):
-        for j, value in enumerate(row):
-            s.store(value, to, s.imul(point_step, i * (M + 2) + j))
+    integer_points(
+        s, DIMS, M + 2, lambda d: input_points(s, M, d), source, row_step, column_step, target, point_step
+    )
 
 
 @simd.emitter

@@ -14,6 +14,9 @@ from convalgos.core.cook_toom import Axpy, Matrix, cook_toom, multiply_2d
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 
+# What becomes points: alpha x alpha pixels (BT d B), r x r taps (G g GT), m x m outputs (A dy AT).
+INPUTS, TAPS, OUTPUTS = range(3)
+
 
 def _axpy(v: simd.Vec) -> Axpy:
     """`v.axpy` for exact coefficients."""
@@ -29,11 +32,14 @@ def _matrices(matrix: Matrix, dims: int) -> tuple[Matrix, Matrix]:
     return (matrix if dims == 2 else ((Fraction(1),),)), matrix
 
 
-def _spread(
-    v: simd.Vec, matrix: Any, dims: Any, source: Any, row_step: Any, column_step: Any, target: Any,
-    point_step: Any,
+@simd.emitter
+def winograd_points(
+    v: simd.Vec, M: int, R: int, DIMS: int, OF: int, source: Any, row_step: Any, column_step: Any,
+    target: Any, point_step: Any,
 ) -> None:  # fmt: skip
     """Pixels at source + i * row_step + j * column_step to points, `point_step` apart."""
+    known = cook_toom(M, R)
+    matrix = {INPUTS: known.BT, TAPS: known.G, OUTPUTS: _turned(known.AT)}[OF]
     read, to = v.pointer(source), v.pointer(target)
 
     def load(i: Any, j: Any) -> Any:
@@ -42,25 +48,7 @@ def _spread(
     def store(i: Any, j: Any, value: Any) -> None:
         v.store(value, to, v.imul(point_step, i * len(matrix) + j))
 
-    multiply_2d(_axpy(v), *_matrices(matrix, dims), load, store)
-
-
-@simd.emitter
-def winograd_input_tile(
-    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
-    point_step: Any,
-) -> None:  # fmt: skip
-    """BT d B: alpha x alpha pixels to points."""
-    _spread(v, cook_toom(M, R).BT, DIMS, source, row_step, column_step, target, point_step)
-
-
-@simd.emitter
-def winograd_filter_tile(
-    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
-    point_step: Any,
-) -> None:  # fmt: skip
-    """G g GT: r x r taps to points."""
-    _spread(v, cook_toom(M, R).G, DIMS, source, row_step, column_step, target, point_step)
+    multiply_2d(_axpy(v), *_matrices(matrix, DIMS), load, store)
 
 
 def _gather_up(
@@ -132,18 +120,18 @@ def winograd_pooled_tile(
 
 
 @jit.specialise
-def winograd_input_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
-    def winograd_input_tiles(
+def winograd_point_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int, OF: int) -> Callable[..., None]:
+    def winograd_point_tiles(
         source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
         target_step: int, point_step: int,
     ) -> None:  # fmt: skip
         for i in range(count):
-            winograd_input_tile(
-                SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
+            winograd_points(
+                SIZE, LANES, M, R, DIMS, OF, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step,
             )  # fmt: skip
 
-    return winograd_input_tiles
+    return winograd_point_tiles
 
 
 @jit.specialise
@@ -153,8 +141,8 @@ def winograd_filter_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> C
         target_step: int, point_step: int, rows: int, columns: int,
     ) -> None:  # fmt: skip
         for i in range(count):
-            winograd_filter_tile(
-                SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
+            winograd_points(
+                SIZE, LANES, M, R, DIMS, TAPS, source + i * tile_step * SIZE, row_step, column_step,
                 target + i * target_step * SIZE, point_step,
             )  # fmt: skip
 
@@ -206,32 +194,6 @@ def winograd_pooled_tiles(SIZE: int, LANES: int, M: int, R: int) -> Callable[...
     return winograd_pooled_tiles
 
 
-@jit.specialise
-def winograd_gradient_tiles(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
-    """`winograd_filter_tiles` with the arguments of `winograd_input_tiles`: tiles of dy are the filter."""
-
-    def winograd_gradient_tiles(
-        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
-        target_step: int, point_step: int,
-    ) -> None:  # fmt: skip
-        for i in range(count):
-            winograd_filter_tile(
-                SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
-                target + i * target_step * SIZE, point_step,
-            )  # fmt: skip
-
-    return winograd_gradient_tiles
-
-
-@simd.emitter
-def winograd_outputs_spread(
-    v: simd.Vec, M: int, R: int, DIMS: int, source: Any, row_step: Any, column_step: Any, target: Any,
-    point_step: Any,
-) -> None:  # fmt: skip
-    """A dy AT: m x m outputs to points."""
-    _spread(v, _turned(cook_toom(M, R).AT), DIMS, source, row_step, column_step, target, point_step)
-
-
 @simd.emitter
 def winograd_tile_added(
     v: simd.Vec, M: int, R: int, DIMS: int, source: Any, point_step: Any, target: Any, row_step: Any,
@@ -253,23 +215,6 @@ def winograd_tile_added(
         v.store(v.fadd(value, v.load(to, at)) if held else value, to, at)
 
     multiply_2d(_axpy(v), *_matrices(matrix, DIMS), load, store)
-
-
-@jit.specialise
-def winograd_output_gradients(SIZE: int, LANES: int, M: int, R: int, DIMS: int) -> Callable[..., None]:
-    """With the arguments of `winograd_input_tiles`: tiles of dy to points."""
-
-    def winograd_output_gradients(
-        source: int, row_step: int, column_step: int, tile_step: int, count: int, target: int,
-        target_step: int, point_step: int,
-    ) -> None:  # fmt: skip
-        for i in range(count):
-            winograd_outputs_spread(
-                SIZE, LANES, M, R, DIMS, source + i * tile_step * SIZE, row_step, column_step,
-                target + i * target_step * SIZE, point_step,
-            )  # fmt: skip
-
-    return winograd_output_gradients
 
 
 @jit.specialise

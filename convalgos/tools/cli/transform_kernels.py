@@ -61,14 +61,16 @@ def _of_transforms(size: int, lanes: int) -> Iterator[Compiled]:
         yield factory, (size, lanes)
     for dims in (1, 2):
         for a in winograd.ALGORITHMS:
-            for factory in (t.winograd_input_tiles, t.winograd_filter_tiles, t.winograd_finished_tiles):
+            yield t.winograd_point_tiles, (size, lanes, a.m, a.r, dims, t.INPUTS)
+            for factory in (t.winograd_filter_tiles, t.winograd_finished_tiles):
                 yield factory, (size, lanes, a.m, a.r, dims)
         for d in winograd_data.ALGORITHMS:
-            for factory in (t.winograd_output_gradients, t.winograd_added_tiles):
-                yield factory, (size, lanes, d.m, d.r, dims)
+            yield t.winograd_point_tiles, (size, lanes, d.m, d.r, dims, t.OUTPUTS)
+            yield t.winograd_added_tiles, (size, lanes, d.m, d.r, dims)
         for b in winograd_weights.ALGORITHMS:
-            for factory in (t.winograd_input_tiles, t.winograd_gradient_tiles, t.winograd_output_tiles):
-                yield factory, (size, lanes, b.r, b.m, dims)
+            for of in (t.INPUTS, t.TAPS):
+                yield t.winograd_point_tiles, (size, lanes, b.r, b.m, dims, of)
+            yield t.winograd_output_tiles, (size, lanes, b.r, b.m, dims)
         for c in (*symbolic_fourier.ALGORITHMS, *winograd_nested.ALGORITHMS):
             for factory in (
                 bilinear_transforms.bilinear_input_tiles,
