@@ -5,13 +5,12 @@ from __future__ import annotations
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine
-from convalgos.cpu.gemm.split_cut import ALONE, ENGINE, TILE_BASE, TILE_ROW, product_cycles
+from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
+from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, PRODUCTS
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
-from convalgos.cpu.gemm.word_cost import word_peak
 from convalgos.cpu.tiled.cost import MEMORY, BoxSchedule, overlapped
 from convalgos.cpu.vectors import matrix_tiles
 
-PRODUCTS = 6  # of bfloat16, for one of float32
 LEAST_PANELS = 4  # whose products hide that rows of the next point are split
 # Calibrated on a Xeon (AMX, L2 of 2 MiB).
 TARGETS = (16, 24, 32, 48, 64, 96, 128, 192)  # tiles of a box of one thread that are tried
@@ -58,7 +57,7 @@ class SplitBoxSchedule(BoxSchedule):
         return max(super().own_bytes, whole_lines(8 * self.entries) + 128 * TERMS * self.entries * rows)
 
     def peak(self, machine: Machine) -> float:
-        return word_peak(ENGINE, "bfloat16", machine) / PRODUCTS
+        return BRAIN_FLOATS.peak(machine) / PRODUCTS
 
     def product_speed(self, pace: float) -> float:
         return 1.0
@@ -83,7 +82,7 @@ class SplitBoxSchedule(BoxSchedule):
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
     def product_seconds(self, machine: Machine) -> float:
-        rate, product = product_cycles(machine)
+        rate, product = BRAIN_FLOATS.product_cycles(machine)
         tiles, begun = self.box_cycles
         panel = tiles * PRODUCTS * self.entries * self.vectors * product * WAITING + begun
         whole = self.problem.w_shape[1] % CHANNELS == 0
