@@ -77,7 +77,7 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
                 own = scratch + a.units_at + (slot * a.pitch + before) * 4
                 if turn == 0 and inside:
                     last = a.channels - 16 * (vectors - 1)
-                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own)
+                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own, 0)
                 elif turn:
                     for c in range((a.channels + 63) // 64):
                         to = scratch + c * a.plane_bytes + slot * a.pitch * 64
@@ -85,7 +85,7 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
                             zero_terms(4, 16, before, to, 64, a.term_bytes)
                             write_digits(
                                 4, 16, x + c * a.x_block * 16, pixel, there, a.x_block, a.channels - 64 * c,
-                                own, 1, to + before * 64, a.term_bytes,
+                                own, 1, to + before * 64, a.term_bytes, 64,
                             )  # fmt: skip
                             done = before + there
                             zero_terms(4, 16, a.pitch - done, to + done * 64, 64, a.term_bytes)

@@ -32,11 +32,13 @@ def unit_bits(largest: int) -> Any:
 
 @emitter
 def largest_of_pixels(
-    v: Vec, x: Value, pixel: Value, count: Value, vectors: Value, next_vector: Value, last: Value, to: Value
-) -> None:
+    v: Vec, x: Value, pixel: Value, count: Value, vectors: Value, next_vector: Value, last: Value, to: Value,
+    further: Value,
+) -> None:  # fmt: skip
     """The largest size of the channels of each of `count` pixels, `pixel` elements apart, as bits, int32.
 
-    vectors: of channels, next_vector elements apart, of which the last one has `last`.
+    vectors: of channels, next_vector elements apart, of which the last one has `last`; further: whether to
+    begin with those of other channels, which lie there.
     """
     word = words_of(v)
     source, target, sizes = v.pointer(x), v.pointer(to), word.const(0x7FFFFFFF)
@@ -48,6 +50,8 @@ def largest_of_pixels(
         with v.loop(before) as j:
             bits = v.b.bitcast(v.load(source, v.iadd(at, v.imul(j, next_vector))), word.type)
             largest.set(word.larger(largest.value, word.bit_and(bits, sizes)))
+        with v.unless_negative(v.isub(further, 1)):
+            largest.set(word.larger(largest.value, word.broadcast(target, i)))
         found = v.b.trunc(word.largest(largest.value), word.element)
         v.b.store(found, v.at(target, i))
 
@@ -77,12 +81,12 @@ def digit_words(v: Vec, vectors: list[Any], scale: Any) -> list[Any]:
 @emitter
 def write_digits(
     v: Vec, x: Value, pixel: Value, count: Value, next_vector: Value, channels: Value, units: Value,
-    next_unit: Value, to: Value, term: Value,
+    next_unit: Value, to: Value, term: Value, to_pixel: Value,
 ) -> None:  # fmt: skip
-    """The digits of four vectors of channels of `count` pixels, `pixel` elements apart: words 64 bytes apart.
+    """The digits of four vectors of channels of `count` pixels, `pixel` elements apart.
 
     channels: that there are of the vectors, which lie next_vector elements apart; units: float32, next_unit
-    elements from that of a pixel to the next; term: bytes between digits.
+    elements from that of a pixel to the next; term, to_pixel: bytes between digits, and words of pixels.
     """
     word, source = words_of(v), v.pointer(x)
     masks = [v.mask(v.isub(channels, i * v.lanes)) for i in range(VECTORS)]
@@ -100,7 +104,7 @@ def write_digits(
                     given = zip(places, masks, strict=True)
                     loaded = [v.load_masked(source, place, mask) for place, mask in given]
                 for t, digits in enumerate(digit_words(v, loaded, scale)):
-                    word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, 64)), v.imul(term, t))))
+                    word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, to_pixel)), v.imul(term, t))))
 
 
 @emitter
@@ -134,13 +138,13 @@ def combine_digits(
     """
     word, target = words_of(v), v.pointer(to)
     groups = [v.pointer(v.iadd(sums, v.imul(group, g))) for g in range(TERMS)]
-    weight = [v.const(2.0**n) for n in (32, 24, 16)]
     across = [v.load(v.pointer(filter_units), j * v.lanes) for j in range(VECTORS)]
+    weights = [[v.fmul(unit, v.const(2.0**n)) for n in (32, 24, 16)] for unit in across]
     with v.loop(count) as i:
         unit = v.broadcast(v.pointer(units), i)
-        for j, filter_unit in enumerate(across):
+        for j, (high, middle, low) in enumerate(weights):
             at = v.iadd(v.imul(i, VECTORS * v.lanes), j * v.lanes)
             first, second, third = (word.floats(word.load(place, at)) for place in groups)
-            total = v.fma(first, weight[0], v.fma(second, weight[1], v.fmul(third, weight[2])))
+            total = v.fma(first, high, v.fma(second, middle, v.fmul(third, low)))
             target_at = v.iadd(v.imul(i, to_row), j * v.lanes)
-            v.store(v.fmul(v.fmul(total, unit), filter_unit), target, target_at)
+            v.store(v.fmul(total, unit), target, target_at)
