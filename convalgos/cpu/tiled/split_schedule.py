@@ -33,6 +33,7 @@ class SplitBoxSchedule(BoxSchedule):
     form: ClassVar[SplitForm] = BRAIN_FLOATS
     waiting: ClassVar[float] = WAITING
     split: ClassVar[float] = SPLIT
+    called: ClassVar[float] = CALLED
     targets = TARGETS
 
     @cached_attribute
@@ -82,11 +83,11 @@ class SplitBoxSchedule(BoxSchedule):
     @cached_attribute
     def box_cycles(self) -> tuple[float, float]:
         """Of the busiest thread, for whole matrix tiles of a box at a point by a panel: (as if each took one
-        cycle, to begin and to end them)."""
+        cycle, pairs of tiles)."""
         count = -(-self.box_rows // matrix_tiles.ROWS)
         rows = -(-self.box_rows // count)
         whole = (count + ALONE * (count % matrix_tiles.ACROSS)) * (TILE_BASE + TILE_ROW * rows)
-        return whole, CALLED * -(-count // matrix_tiles.ACROSS)
+        return whole, -(-count // matrix_tiles.ACROSS)
 
     @property
     def effort(self) -> float:
@@ -97,7 +98,7 @@ class SplitBoxSchedule(BoxSchedule):
     def product_seconds(self, machine: Machine) -> float:
         rate, product = self.form.product_cycles(machine)
         tiles, begun = self.box_cycles
-        panel = tiles * PRODUCTS * self.entries * self.vectors * product * self.waiting + begun
+        panel = tiles * PRODUCTS * self.entries * self.vectors * product * self.waiting + self.called * begun
         whole = self.problem.w_shape[1] % self.form.channels == 0
         hidden = whole and not self.form.scaled and self.panels >= LEAST_PANELS
         split = self.entries * self.form.channels / CHANNELS * self.split * (HIDDEN if hidden else 1.0)
@@ -115,5 +116,6 @@ class DigitBoxSchedule(SplitBoxSchedule):
     """The terms are digits."""
 
     form = DIGITS
-    waiting = 1.6
-    split = 14.0
+    waiting = 1.5
+    split = 18.0
+    called = 200.0
