@@ -34,6 +34,7 @@ class SplitBoxSchedule(BoxSchedule):
     waiting: ClassVar[float] = WAITING
     split: ClassVar[float] = SPLIT
     called: ClassVar[float] = CALLED
+    partly: ClassVar[float] = PARTLY
     targets = TARGETS
 
     @cached_attribute
@@ -102,7 +103,7 @@ class SplitBoxSchedule(BoxSchedule):
         whole = self.problem.w_shape[1] % self.form.channels == 0
         hidden = whole and not self.form.scaled and self.panels >= LEAST_PANELS
         split = self.entries * self.form.channels / CHANNELS * self.split * (HIDDEN if hidden else 1.0)
-        split *= 1.0 if whole else PARTLY
+        split *= 1.0 if whole else self.partly
         filled = self.busy_tiles / (self.rounds * self.box_rows)
         cycles = filled * self.rounds * self.points * (self.panels * panel + self.box_rows * split)
         return overlapped(cycles * self.slowdown / rate, self.filter_seconds(machine), OVERLAP)
@@ -116,6 +117,7 @@ class DigitBoxSchedule(SplitBoxSchedule):
     """The terms are digits."""
 
     form = DIGITS
-    waiting = 1.5
-    split = 18.0
+    waiting = 1.3
+    split = 24.0
     called = 200.0
+    partly = 1.5
