@@ -10,7 +10,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.bf16x3 import ALGORITHMS
 from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.split_cut import SplitCut, split_cycles
-from convalgos.cpu.gemm.split_plan import BrainSumsPlan
+from convalgos.cpu.gemm.split_plan import SplitSumsPlan
 from convalgos.cpu.reference import reference
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
@@ -54,7 +54,7 @@ def test_each_product_of_terms_is_summed(x_bits, w_bits):
 def test_blocks_are_cut_and_joined(text):
     problem, rng = ConvProblem.parse(text), np.random.default_rng(0)
     served(problem)
-    plan = BrainSumsPlan(problem, SPLIT, SplitCut(row_view(problem), *CUTS[text]))
+    plan = SplitSumsPlan(problem, SPLIT, SplitCut(row_view(problem), *CUTS[text]))
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.x_shape, problem.w_shape))
     y = to_logical(plan(laid(x, problem.layout), w), problem.y_layout, problem.K)
     plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
@@ -87,7 +87,7 @@ def test_other_sizes_are_cut_like_known_ones(text, x_shape):
     assert plan.cut.scratch_bytes <= cache_sizes()[1] and cycles[0] <= 1.3 * cycles[1]
     names = [name for name in plan.record.dtype.names if name not in plan._tables]
     own = SPLIT.plan_like(known.problem, plan)
-    again = BrainSumsPlan(known.problem, SPLIT, own.cut)
+    again = SplitSumsPlan(known.problem, SPLIT, own.cut)
     assert all(own.record[name] == again.record[name] for name in names), "a field kept another size"
     w = rng.integers(-9, 9, problem.w_shape).astype(np.float32)
     plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")

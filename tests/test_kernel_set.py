@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import convalgos as ca
 from convalgos import cpu
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.gemm import split_cut
+from convalgos.cpu.gemm import split_forms
 from convalgos.cpu.tiled.short_schedule import sums_words
 from convalgos.tools.cli import kernel_set
 from convalgos.tools.cli.main import main
@@ -150,7 +150,7 @@ def test_every_factory_of_kernels_is_listed():
     assert len(found) > 50
     apart = {(module, name) for module, name in found if module in APART}
     assert {module for module, _ in apart} == APART.keys()
-    if reason := split_cut.ENGINE.missing():
+    if reason := split_forms.BRAIN_FLOATS.engine.missing():
         assert not any(split in listed for split in SPLIT), reason
         listed |= SPLIT
     if not sums_words():

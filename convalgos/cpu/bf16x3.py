@@ -16,81 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.algorithm import PACKING, PREPARE_CALL, Algorithm, error_of_sums
-from convalgos.core.errors import Unsupported
-from convalgos.core.machine import Machine, cache_sizes
-from convalgos.core.plan import Plan
-from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm.split_cut import (
-    filter_bytes,
-    least_split_seconds,
-    split_cut,
-    split_cut_like,
-    split_seconds,
-    why_not_split,
-)
-from convalgos.cpu.gemm.split_plan import BrainSumsPlan
-from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads
-
-# Times the seconds where other layers run in turn, if direct sums of float32 take once. This and all
-# `filter_waits`: Xeon (AMX), 2,700 runs of layers, each behind one that wrote its x.
-BETWEEN_LAYERS = 1.05
+from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, SplitForm
+from convalgos.cpu.gemm.split_sums import SplitSums
 
 
 @dataclass(frozen=True)
-class BrainSums(SingleThreaded, Algorithm):
+class BrainSums(SplitSums):
     family: ClassVar[str] = "cpu.bf16x3"
-    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
-    reads: ClassVar[tuple[str, ...]] = ("channels_last", "blocked")
-    writes: ClassVar[tuple[str, ...]] = ("channels_last", "blocked")
-    mixes_layouts: ClassVar[bool] = True
-    filter_waits: ClassVar[float] = 1.0
-
-    def why_not(self, problem: ConvProblem) -> str | None:
-        if reason := super().why_not(problem) or why_not_split(problem):
-            return reason
-        if problem.groups > 1:
-            return "takes groups=1 only"
-        if problem.is_empty:
-            return "computes no maps without elements"
-        if split_cut(problem).scratch_bytes > cache_sizes()[1]:
-            return "takes rows of maps of which three bfloat16 each have room in L2 only"
-        return None
-
-    def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return split_seconds(problem, machine)
-
-    def least(self, problem: ConvProblem, machine: Machine) -> float:
-        return least_split_seconds(problem, machine)
-
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        split = PREPARE_CALL + self.filter_bytes(problem) / PACKING
-        return super().prepare_cost(problem, machine) + split
-
-    def filter_bytes(self, problem: ConvProblem) -> int:
-        return filter_bytes(problem.as_3d)
-
-    def seconds_between_layers(self, seconds: float, reading: float) -> float:
-        return super().seconds_between_layers(BETWEEN_LAYERS * seconds, reading)
-
-    def workspace_bytes(self, problem: ConvProblem) -> int:
-        return plan_threads() * split_cut(problem).scratch_bytes
-
-    def error_bound(self, problem: ConvProblem) -> float:
-        return error_of_sums(problem)
-
-    def plan(self, problem: ConvProblem) -> BrainSumsPlan:
-        return BrainSumsPlan(problem, self, split_cut(problem))
-
-    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
-        if isinstance(known, BrainSumsPlan) and (cut := split_cut_like(problem, known.cut)):
-            return known.in_cut(problem, cut)
-        if reason := self.why_not(problem):
-            raise Unsupported(f"{self.id} cannot serve {problem}: {reason}")
-        return self.plan(problem)
-
-    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
-        return None  # `plan_like` tells
+    form: ClassVar[SplitForm] = BRAIN_FLOATS
 
 
 ALGORITHMS = (BrainSums(),)

@@ -39,11 +39,12 @@ from convalgos.cpu.tiled.borders import ReadsBorders
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import BoxSchedule
+from convalgos.cpu.tiled.digit_products import digit_filter, multiply_digits
 from convalgos.cpu.tiled.errors import error_of_tiles
 from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
 from convalgos.cpu.tiled.split_products import multiply_split, product_table, split_filter
-from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule
+from convalgos.cpu.tiled.split_schedule import DigitBoxSchedule, SplitBoxSchedule
 from convalgos.cpu.tiled.winograd_transforms import (
     INPUTS,
     winograd_filter_tiles,
@@ -58,6 +59,8 @@ ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the
 SPLIT_BETWEEN = LARGE_BETWEEN = 1.05
 LARGE = 6  # outputs of a tile
 SPLIT_WAITS = 1.3  # times as long as for float32 is for filters that are split
+
+SCHEDULES = {"": BoxSchedule, "bf16x3": SplitBoxSchedule, "int8x3": DigitBoxSchedule}
 
 # --- shapes --------------------------------------------------------------------------------------
 
@@ -88,7 +91,8 @@ def one_box(
 def product_values(cut: BoxSchedule) -> dict[str, Any]:
     """The fields of a record that say how points are multiplied."""
     if isinstance(cut, SplitBoxSchedule):
-        return {"sum_panel": 0, "multiply_box": multiply_split(), "offsets": product_table(cut)}
+        multiply = multiply_digits() if cut.form.scaled else multiply_split()
+        return {"sum_panel": 0, "multiply_box": multiply, "offsets": product_table(cut)}
     size = cut.problem.itemsize
     return {"sum_panel": panels.sum_panel(size, cut.lanes, cut.product_rows, cut.vectors, 0)}
 
@@ -127,7 +131,9 @@ class WinogradPlan(BoxPlan):
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         u = filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
-        return split_filter(u, self.cut) if isinstance(self.cut, SplitBoxSchedule) else u
+        if not isinstance(self.cut, SplitBoxSchedule):
+            return u
+        return digit_filter(u, self.cut) if self.cut.form.scaled else split_filter(u, self.cut)
 
 
 # --- algorithm -----------------------------------------------------------------------------------
@@ -138,7 +144,7 @@ class Winograd(ReadsBorders, BoxAlgorithm):
     """F(m, r) in one or both dimensions of a plane."""
 
     box: int = 0  # tiles of a box, about; 0 for the number that is predicted best
-    split: bool = False  # products are sums of three bfloat16, on matrix tiles
+    split: str = ""  # products are of three terms, on matrix tiles: "bf16x3" or "int8x3"
 
     family: ClassVar[str] = "cpu.winograd"
     spreads_nan: ClassVar[bool] = True
@@ -148,18 +154,18 @@ class Winograd(ReadsBorders, BoxAlgorithm):
 
     @property
     def variant(self) -> str:
-        split = ".bf16x3" if self.split else ""
+        split = f".{self.split}" if self.split else ""
         return super().variant + split + (f".box{self.box}" if self.box else "")
 
     @property
     def kind(self) -> type[BoxSchedule]:
         """Of its schedules."""
-        return SplitBoxSchedule if self.split else BoxSchedule
+        return SCHEDULES[self.split]
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        if self.split and (reason := why_not_split(problem)):
+        if self.split and (reason := why_not_split(problem, SCHEDULES[self.split].form)):
             return reason
         found = transformed_by(problem, self.r)
         return found if isinstance(found, str) else None
@@ -185,7 +191,7 @@ class Winograd(ReadsBorders, BoxAlgorithm):
             return problem.eps
         cut = self._schedule(problem)
         growth = amplification(self.m, self.r) ** cut.dims
-        summed = split_roundings(cut.taps) if self.split else cut.taps
+        summed = split_roundings(cut.taps) if self.split == "bf16x3" else cut.taps
         return error_of_tiles(problem, problem.eps, growth, summed)
 
     def seconds_between_layers(self, seconds: float, reading: float) -> float:
@@ -219,8 +225,5 @@ ALGORITHMS = (
     Winograd(5, 4),  # 7x7 with stride 2
     Winograd(2, 5),
     Winograd(4, 5),
-    Winograd(2, split=True),
-    Winograd(4, split=True),
-    Winograd(5, split=True),
-    Winograd(6, split=True),
+    *(Winograd(m, split=split) for split in ("bf16x3", "int8x3") for m in (2, 4, 5, 6)),
 )

@@ -1,4 +1,4 @@
-"""How a layer is cut whose float32 are split into three bfloat16: blocks of outputs, or parts of the filters.
+"""How a layer is cut whose float32 are split for matrix tiles: blocks of outputs, or parts of the filters.
 
 The input of a block is split into scratch that stays in L2, behind its border, so that the inputs of a tile
 of outputs are rows at equal distances, also from one row of the map to the next: tiles run over all positions
@@ -19,16 +19,14 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_cut import row_view
+from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, LANES, PRODUCTS, SplitForm
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
-from convalgos.cpu.gemm.word_cost import word_peak
-from convalgos.cpu.gemm.word_tiles import ENGINES
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 
-ROWS, LANES, ACROSS = 16, 16, 2  # pixels and filters of a matrix tile, and tiles of either at once
+ROWS, ACROSS = 16, 2  # pixels of a matrix tile, and tiles of pixels and of filters at once
 PAIR = ROWS * ACROSS
-WIDTH = 2 * CHANNELS  # bytes of a row of a tile
-ENGINE = ENGINES["amx", "bfloat16"]
+WIDTH = 64  # bytes of a row of a tile
 CHUNK = 16  # entries of a pass over a panel: 96 KiB of filters, which all tiles of a block meet from L2
 # Shares of L2, for the split input of a block, where the filter takes more than that, and where it does not
 ROOM, NEAR = 0.4, 0.12
@@ -36,16 +34,14 @@ TRIED = 12  # numbers of blocks
 # Cycles of a thread in which float32 has its peak; Xeon (Sapphire Rapids), 616 layers of one to eight images
 TILE_BASE, TILE_ROW = 0.64, 0.0225  # of the products of a tile: over those of 16 rows, and of each row
 ALONE = 0.9  # more for a tile without a second one, whose sums wait for each other
-WAITING = 1.02  # times the products, as they wait for loads
-SPLIT, AHEAD = 23.0, 0.42  # to split two vectors of a pixel; times that between the products of another block
-OUTPUT = 8.4  # of a vector of outputs
+AHEAD = 0.42  # times the cycles of splitting, between the products of another block
 BEGUN = 7e-6  # seconds: small layers of networks take longer than they do one after the other
 FILTER_LINE = 2.4  # of a line of the filter that comes from beyond L2 beside the products
 
 
-def why_not_split(problem: ConvProblem) -> str | None:
+def why_not_split(problem: ConvProblem, form: SplitForm = BRAIN_FLOATS) -> str | None:
     """Why products cannot be of split float32, or None."""
-    if reason := ENGINE.missing():
+    if reason := form.engine.missing():
         return reason
     if problem.dtype != "float32":
         return f"splits float32 only; x is {problem.dtype}"
@@ -76,6 +72,7 @@ class SplitCut:
     rows: int  # of outputs of a block,
     columns: int  # and of one of them
     parts: int  # of the filters, which threads share
+    form: SplitForm = BRAIN_FLOATS
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -130,7 +127,7 @@ class SplitCut:
 
     @cached_attribute
     def channel_blocks(self) -> int:
-        return -(-self.problem.C // CHANNELS)
+        return -(-self.problem.C // self.form.channels)
 
     @cached_attribute
     def vectors(self) -> int:
@@ -160,7 +157,7 @@ class SplitCut:
         """Whether the input of a block is split beside the products of the one before: where it is a run of
         pixels, in whole vectors of channels."""
         p = self.problem
-        in_vectors = p.layout in BLOCKS and p.C % CHANNELS == 0
+        in_vectors = not self.form.scaled and p.layout in BLOCKS and p.C % CHANNELS == 0
         row = p.is_plain_product and self.images == self.rows == 1 and math.prod(self.blocks) > 1
         return in_vectors and row and self.panels >= 2 * self.parts
 
@@ -172,14 +169,24 @@ class SplitCut:
     @property
     def sums_bytes(self) -> int:
         """Of the tiles of a block by a panel; where one pass does it, of those that are summed at once."""
-        tiles = -(-self.outputs // self.tile) + 1
-        return (ACROSS if self.entries <= CHUNK else tiles) * ACROSS * TILE_BYTES
+        tiles = ACROSS if self.entries <= CHUNK else -(-self.outputs // self.tile) + 1
+        return self.form.sums * tiles * ACROSS * TILE_BYTES
+
+    @property
+    def units_bytes(self) -> int:
+        """Of the units of the split pixels of a block, or of its positions."""
+        pixels = self.strides[0] * self.images * self.phase_rows * self.pitch
+        return int(whole_lines(4 * (max(pixels, self.outputs) + ROWS))) if self.form.scaled else 0
 
     def scratch_fields(self) -> dict[str, int]:
         """Where things begin in the scratch of a task, and its size."""
         ahead = self.input_bytes if self.splits_ahead else 0
-        sums = self.input_bytes + ahead
-        return {"ahead_bytes": ahead, "sums_at": sums, "scratch_stride": sums + self.sums_bytes}
+        units = self.input_bytes + ahead
+        sums = units + self.units_bytes
+        return {
+            "ahead_bytes": ahead, "units_at": units, "sums_at": sums, "scratch_stride": sums + self.sums_bytes,
+            "group_bytes": self.sums_bytes // self.form.sums,
+        }  # fmt: skip
 
     @property
     def scratch_bytes(self) -> int:
@@ -198,42 +205,42 @@ class SplitCut:
 
 
 @cached_by_threads(256)
-def split_cut(problem: ConvProblem) -> SplitCut:
+def split_cut(problem: ConvProblem, form: SplitForm = BRAIN_FLOATS) -> SplitCut:
     """The cut of the fewest cycles of the busiest thread."""
     p, threads = row_view(problem), plan_threads()
     parts = {1, min(threads, -(-p.K // (ACROSS * LANES)))}
-    return min((cut for n in parts for cut in _cuts(p, n)), key=lambda cut: split_cycles(cut, threads))
+    return min((cut for n in parts for cut in _cuts(p, n, form)), key=lambda cut: split_cycles(cut, threads))
 
 
 def split_cut_like(problem: ConvProblem, known: SplitCut) -> SplitCut | None:
     """The cut with as many parts of the filters as one for other sizes of the maps, in blocks about as large;
     None where these do not stay in L2."""
     p, threads = row_view(problem), plan_threads()
-    found = min(_cuts(p, known.parts, known), key=lambda cut: split_cycles(cut, threads))
+    found = min(_cuts(p, known.parts, known.form, known), key=lambda cut: split_cycles(cut, threads))
     return found if found.scratch_bytes <= cache_sizes()[1] else None
 
 
-def _cuts(p: ConvProblem, parts: int, near: SplitCut | None = None) -> Iterator[SplitCut]:
+def _cuts(p: ConvProblem, parts: int, form: SplitForm, near: SplitCut | None = None) -> Iterator[SplitCut]:
     """Blocks whose split input has room in L2.
 
     Args:
         near: a cut for other sizes of the maps, which tells about how many blocks there are.
     """
     _, rows, columns = p.spatial_out
-    whole = SplitCut(p, 1, rows, columns, parts)
-    room = cache_sizes()[1] * (ROOM if filter_bytes(p) / parts > ROOM * cache_sizes()[1] else NEAR)
+    whole = SplitCut(p, 1, rows, columns, parts, form)
+    room = cache_sizes()[1] * (ROOM if form.filter_bytes(p) / parts > ROOM * cache_sizes()[1] else NEAR)
     most = TERMS * whole.term_bytes / room  # pieces of an image
     shares = plan_threads() if parts == 1 else 1
     if most <= 1:
-        yield SplitCut(p, min(int(1 / most), -(-p.N // shares)), rows, columns, parts)
+        yield SplitCut(p, min(int(1 / most), -(-p.N // shares)), rows, columns, parts, form)
     least = max(2, math.ceil(most))
     units = max(rows, -(-columns // PAIR))
     tried = range(min(least, units), min(units, least + TRIED) + 1)
     for count in tried if near is None else _counts_near(near, rows * columns, tried, shares):
         if rows > 1:
-            yield SplitCut(p, 1, -(-rows // count), columns, parts)
+            yield SplitCut(p, 1, -(-rows // count), columns, parts, form)
         else:
-            yield SplitCut(p, 1, 1, min(columns, -(-columns // (count * PAIR)) * PAIR), parts)
+            yield SplitCut(p, 1, 1, min(columns, -(-columns // (count * PAIR)) * PAIR), parts, form)
 
 
 def _counts_near(near: SplitCut, pixels: int, tried: Sequence[int], threads: int) -> set[int]:
@@ -253,44 +260,39 @@ def split_cycles(cut: SplitCut, threads: int, product: float = 16.0) -> float:
     p = cut.problem
     tiles = -(-cut.outputs // cut.tile)
     paired = tiles + ALONE * (tiles % ACROSS)
-    products = products_of_tile(cut) * product * WAITING * (TILE_BASE + TILE_ROW * cut.tile)
-    read = cut.plane_bytes / WIDTH * cut.channel_blocks * SPLIT * (AHEAD if cut.splits_ahead else 1.0)
-    written = OUTPUT * tiles * cut.tile * cut.vectors
+    form, nbytes = cut.form, cut.form.filter_bytes(p)
+    products = products_of_tile(cut) * product * form.waiting * (TILE_BASE + TILE_ROW * cut.tile)
+    read = (
+        cut.plane_bytes
+        / WIDTH
+        * cut.channel_blocks
+        * (form.channels / CHANNELS)
+        * form.split
+        * (AHEAD if cut.splits_ahead else 1.0)
+    )
+    written = form.output * tiles * cut.tile * cut.vectors
     blocks = math.prod(cut.blocks)
     item = read + (paired * products + written) / cut.parts
     full = p.gemm_m / (blocks * cut.images * cut.rows * cut.columns)
     items = max(-(-blocks * cut.parts // threads) * full, blocks * cut.parts * full / threads)
-    filters = filter_bytes(p) / cut.parts / 64 * FILTER_LINE
-    stays = filter_bytes(p) <= cut.parts * ROOM * cache_sizes()[1]
+    filters = nbytes / cut.parts / 64 * FILTER_LINE
+    stays = nbytes <= cut.parts * ROOM * cache_sizes()[1]
     far = filters * (1 if stays else max(1, blocks * cut.parts / threads))
     return items * item + far
 
 
 def products_of_tile(cut: SplitCut) -> int:
     """Products of matrix tiles for a tile of pixels."""
-    return 6 * cut.entries * cut.vectors
+    return PRODUCTS * cut.entries * cut.vectors
 
 
-def filter_bytes(p: ConvProblem) -> int:
-    """Of the three terms of a filter."""
-    filled = -(-p.C // CHANNELS) * CHANNELS * -(-p.K // LANES) * LANES
-    return 2 * TERMS * filled * math.prod(p.kernel)
-
-
-def least_split_seconds(problem: ConvProblem, machine: Machine) -> float:
+def least_split_seconds(problem: ConvProblem, machine: Machine, form: SplitForm = BRAIN_FLOATS) -> float:
     """A lower bound of `split_seconds`: six products for each of the problem, at the peak of the tiles."""
-    return CALL + machine.launch + BEGUN + 6 * problem.flops / word_peak(ENGINE, "bfloat16", machine)
+    return CALL + machine.launch + BEGUN + PRODUCTS * problem.flops / form.peak(machine)
 
 
-def split_seconds(problem: ConvProblem, machine: Machine) -> float:
+def split_seconds(problem: ConvProblem, machine: Machine, form: SplitForm = BRAIN_FLOATS) -> float:
     """Predicted time of a run."""
-    rate, product = product_cycles(machine)
-    cycles = split_cycles(split_cut(problem), machine.threads, product)
+    rate, product = form.product_cycles(machine)
+    cycles = split_cycles(split_cut(problem, form), machine.threads, product)
     return CALL + machine.launch + BEGUN + cycles / rate
-
-
-def product_cycles(machine: Machine) -> tuple[float, float]:
-    """Cycles of a thread in a second, and those of the products of two matrix tiles."""
-    rate = machine.peak_float32 / machine.threads / (4 * LANES)
-    operations = 2 * 16 * 16 * 32
-    return rate, rate * operations * machine.threads / word_peak(ENGINE, "bfloat16", machine)

@@ -24,7 +24,7 @@ SPLIT_ARGUMENTS = arguments(
     "size n p q images rows columns blocks_p blocks_q parts tasks channels filters vectors panels entries "
     "height width pad_h pad_w stride_h stride_w step_h step_w phases phase_rows pitch positions tile "
     "x_n x_h x_w x_block y_n y_k y_h y_pixel y_block plane_bytes term_bytes position_bytes offsets "
-    "configuration kernels ahead_bytes sums_at passes fetches run scratch_stride "
+    "configuration kernels ahead_bytes units_at sums_at group_bytes passes fetches run scratch_stride "
     "unlimited limits adds"
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
-from convalgos.cpu.gemm.split_cut import SplitCut, filter_bytes
+from convalgos.cpu.gemm.split_cut import SplitCut
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES, pack_entry
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -48,7 +48,7 @@ def packed_terms(w: np.ndarray, cut: SplitCut) -> np.ndarray:
     """
     p = cut.problem
     dealt = panel_packing.packed_panels(w[None], cut.panels)
-    packed = aligned_empty(filter_bytes(p), np.uint8)
+    packed = aligned_empty(cut.form.filter_bytes(p), np.uint8)
     address, tasks = jit.data_address(), jit.thread_count()
     sizes = p.C, cut.entries // cut.channel_blocks, cut.vectors, tasks
     record = np.array([(address(dealt), address(packed), *sizes)], PACK_FIELDS)

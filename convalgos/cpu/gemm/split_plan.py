@@ -1,4 +1,4 @@
-"""The plan of products of float32 that are split into three bfloat16."""
+"""The plans of products of float32 that are split for matrix tiles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import cache_sizes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import split_tiles
+from convalgos.cpu.gemm import digit_driver, digit_tiles, split_driver, split_tiles
+from convalgos.cpu.gemm.digit_filter import packed_digits
 from convalgos.cpu.gemm.register_finish import RegisterFinish
-from convalgos.cpu.gemm.split_cut import CHUNK, LANES, ROOM, WIDTH, SplitCut, filter_bytes
-from convalgos.cpu.gemm.split_driver import SPLIT_ARGUMENTS, sum_split
+from convalgos.cpu.gemm.split_cut import CHUNK, ROOM, WIDTH, SplitCut
 from convalgos.cpu.gemm.split_filter import packed_terms
+from convalgos.cpu.gemm.split_forms import DIGITS, LANES
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
@@ -23,15 +24,15 @@ from convalgos.cpu.vectors import matrix_tiles
 FETCHED = 1 << 17  # bytes of a filter from which on it is fetched ahead
 
 
-class BrainSumsPlan(RegisterFinish):
+class SplitSumsPlan(RegisterFinish):
     takes_views = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):
-        p, tasks = cut.problem, plan_threads()
-        kernels = [
-            split_tiles.sum_split_tiles(LANES, pixels, across) for pixels in (1, 2) for across in (1, 2)
-        ]
+        p, tasks, digits = cut.problem, plan_threads(), cut.form is DIGITS
+        tile_sums = digit_tiles.sum_digit_tiles if digits else split_tiles.sum_split_tiles
+        kernels = [tile_sums(LANES, pixels, across) for pixels in (1, 2) for across in (1, 2)]
+        driver = digit_driver.sum_digits() if digits else split_driver.sum_split()
         values = {
             "size": p.itemsize, "parts": cut.parts, "tasks": tasks,
             "channels": p.C, "filters": p.K, "vectors": cut.vectors, "panels": cut.panels,
@@ -42,8 +43,9 @@ class BrainSumsPlan(RegisterFinish):
             **_of_maps(cut), **self.limit_fields(p),
         }  # fmt: skip
         super().__init__(
-            problem, algorithm, SPLIT_ARGUMENTS, values, [(sum_split(), tasks)], tasks * cut.scratch_bytes
-        )
+            problem, algorithm, split_driver.SPLIT_ARGUMENTS, values, [(driver, tasks)],
+            tasks * cut.scratch_bytes,
+        )  # fmt: skip
         self.cut = cut
 
     def in_cut(self, problem: ConvProblem, cut: SplitCut) -> Self:
@@ -56,16 +58,13 @@ class BrainSumsPlan(RegisterFinish):
         return FilterForm.of(self.problem)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters) pairs of bfloat16, as bytes.
-
-        A word holds two channels that lie half a block apart, as those of x do.
-        """
-        return packed_terms(w, self.cut)
+        """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters), as bytes."""
+        return packed_digits(w, self.cut) if self.cut.form is DIGITS else packed_terms(w, self.cut)
 
 
 def _fetches(cut: SplitCut) -> int:
     """Whether filters are fetched ahead: 1 for the first block, 2 for each, where they do not stay in L2."""
-    nbytes = filter_bytes(cut.problem)
+    nbytes = cut.form.filter_bytes(cut.problem)
     return int(nbytes > FETCHED) + int(nbytes > cut.parts * ROOM * cache_sizes()[1])
 
 
@@ -83,7 +82,7 @@ def _of_maps(cut: SplitCut) -> dict[str, int | np.ndarray]:
         "y_n": y_n, "y_k": y_k, "y_h": y_h, "y_pixel": y_w, "y_block": LANES * y_k,
         "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes, "offsets": cut.entry_offsets(),
         "configuration": matrix_tiles.configuration([(cut.tile, 16)] * 6 + [(16, 16)] * 2),
-        "run": _lines_of_block(cut), **cut.scratch_fields(),
+        "run": 0 if cut.form is DIGITS else _lines_of_block(cut), **cut.scratch_fields(),
     }  # fmt: skip
 
 

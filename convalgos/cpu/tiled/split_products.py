@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.cpu.gemm import split_tiles
+from convalgos.cpu.gemm import digit_tiles, split_tiles
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES, pack_entry, write_terms
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -36,9 +36,10 @@ PACK_FIELDS = fields("w packed panels phases channels vectors tasks")
 
 
 def product_table(cut: SplitBoxSchedule) -> np.ndarray:
-    """What `multiply_split` reads at `a.offsets`: kernels, and configurations of tiles of each height."""
+    """What `multiply_split` and `multiply_digits` read at `a.offsets`: kernels, and configurations of tiles of each height."""
     table = np.zeros(KERNELS + (ROWS + 1) * CONFIGURED, np.uint8)
-    kernels = [split_tiles.sum_split_tiles(cut.lanes, count, cut.vectors) for count in (1, 2)]
+    tile_sums = digit_tiles.sum_digit_tiles if cut.form.scaled else split_tiles.sum_split_tiles
+    kernels = [tile_sums(cut.lanes, count, cut.vectors) for count in (1, 2)]
     table[:16] = np.array(kernels, np.int64).view(np.uint8)
     for rows in range(1, ROWS + 1):
         shapes = [(rows, 16)] * 6 + [(16, 16)] * 2

@@ -1,17 +1,19 @@
-"""Boxes of tiles whose products are of float32 that are split into three bfloat16, on matrix tiles."""
+"""Boxes of tiles whose products are of float32 that are split into three terms, on matrix tiles."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine
-from convalgos.cpu.gemm.split_cut import ALONE, ENGINE, TILE_BASE, TILE_ROW, product_cycles
-from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
-from convalgos.cpu.gemm.word_cost import word_peak
+from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
+from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS, PRODUCTS, SplitForm
+from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
 from convalgos.cpu.tiled.cost import MEMORY, BoxSchedule, overlapped
 from convalgos.cpu.vectors import matrix_tiles
 
-PRODUCTS = 6  # of bfloat16, for one of float32
+ROW_BYTES = 64  # of an entry
 LEAST_PANELS = 4  # whose products hide that rows of the next point are split
 # Calibrated on a Xeon (AMX, L2 of 2 MiB).
 TARGETS = (16, 24, 32, 48, 64, 96, 128, 192)  # tiles of a box of one thread that are tried
@@ -26,8 +28,13 @@ CROSSING = 3.0  # times that of other boxes is what tiles take from one core's c
 
 
 class SplitBoxSchedule(BoxSchedule):
-    """V and M of float32; U in entries of CHANNELS channels, of which each float32 has TERMS bfloat16."""
+    """V and M of float32; U in entries of channels, of which each float32 has TERMS terms."""
 
+    form: ClassVar[SplitForm] = BRAIN_FLOATS
+    waiting: ClassVar[float] = WAITING
+    split: ClassVar[float] = SPLIT
+    called: ClassVar[float] = CALLED
+    partly: ClassVar[float] = PARTLY
     targets = TARGETS
 
     @cached_attribute
@@ -40,11 +47,12 @@ class SplitBoxSchedule(BoxSchedule):
     @cached_attribute
     def entries(self) -> int:
         """Of a point: each phase has its own."""
-        return self.phases * -(-self.problem.w_shape[1] // CHANNELS)
+        return self.phases * -(-self.problem.w_shape[1] // self.form.channels)
 
     @cached_attribute
     def point_bytes(self) -> int:
-        return self.panels * self.panel * self.entries * CHANNELS * 2 * TERMS
+        """Of all panels: for each filter TERMS rows of an entry, and its unit."""
+        return self.panels * self.panel * (self.entries * TERMS * ROW_BYTES + 4 * self.form.scaled)
 
     @property
     def spare_rows(self) -> int:
@@ -53,12 +61,18 @@ class SplitBoxSchedule(BoxSchedule):
 
     @property
     def own_bytes(self) -> int:
-        """Where no pixels are, a table of the entries and the split rows of two points."""
+        """Where no pixels are, a table of the entries and the split rows of two points; for digits those of
+        one, their units, and sums of 2 x 2 tiles."""
         rows = self.box[0] * self.box[1] * self.tiles + self.spare_rows
-        return max(super().own_bytes, whole_lines(8 * self.entries) + 128 * TERMS * self.entries * rows)
+        split = TERMS * self.entries * rows * ROW_BYTES
+        if self.form.scaled:
+            more = int(whole_lines(4 * rows)) + 4 * self.form.sums * TILE_BYTES
+        else:
+            more = split
+        return max(super().own_bytes, whole_lines(8 * self.entries) + split + more)
 
     def peak(self, machine: Machine) -> float:
-        return word_peak(ENGINE, "bfloat16", machine) / PRODUCTS
+        return self.form.peak(machine) / PRODUCTS
 
     def product_speed(self, pace: float) -> float:
         return 1.0
@@ -70,11 +84,11 @@ class SplitBoxSchedule(BoxSchedule):
     @cached_attribute
     def box_cycles(self) -> tuple[float, float]:
         """Of the busiest thread, for whole matrix tiles of a box at a point by a panel: (as if each took one
-        cycle, to begin and to end them)."""
+        cycle, pairs of tiles)."""
         count = -(-self.box_rows // matrix_tiles.ROWS)
         rows = -(-self.box_rows // count)
         whole = (count + ALONE * (count % matrix_tiles.ACROSS)) * (TILE_BASE + TILE_ROW * rows)
-        return whole, CALLED * -(-count // matrix_tiles.ACROSS)
+        return whole, -(-count // matrix_tiles.ACROSS)
 
     @property
     def effort(self) -> float:
@@ -83,12 +97,13 @@ class SplitBoxSchedule(BoxSchedule):
         return max(computed, READ * self.rounds) + MEMORY * self.fetches
 
     def product_seconds(self, machine: Machine) -> float:
-        rate, product = product_cycles(machine)
+        rate, product = self.form.product_cycles(machine)
         tiles, begun = self.box_cycles
-        panel = tiles * PRODUCTS * self.entries * self.vectors * product * WAITING + begun
-        whole = self.problem.w_shape[1] % CHANNELS == 0
-        split = self.entries * SPLIT * (HIDDEN if whole and self.panels >= LEAST_PANELS else 1.0)
-        split *= 1.0 if whole else PARTLY
+        panel = tiles * PRODUCTS * self.entries * self.vectors * product * self.waiting + self.called * begun
+        whole = self.problem.w_shape[1] % self.form.channels == 0
+        hidden = whole and not self.form.scaled and self.panels >= LEAST_PANELS
+        split = self.entries * self.form.channels / CHANNELS * self.split * (HIDDEN if hidden else 1.0)
+        split *= 1.0 if whole else self.partly
         filled = self.busy_tiles / (self.rounds * self.box_rows)
         cycles = filled * self.rounds * self.points * (self.panels * panel + self.box_rows * split)
         return overlapped(cycles * self.slowdown / rate, self.filter_seconds(machine), OVERLAP)
@@ -96,3 +111,13 @@ class SplitBoxSchedule(BoxSchedule):
     @property
     def crossing_bytes(self) -> float:
         return CROSSING * super().crossing_bytes
+
+
+class DigitBoxSchedule(SplitBoxSchedule):
+    """The terms are digits."""
+
+    form = DIGITS
+    waiting = 1.3
+    split = 24.0
+    called = 200.0
+    partly = 1.5

@@ -43,9 +43,9 @@ from convalgos.cpu.gemm import (
     patches,
     row_panels,
     scaled_plan,
-    split_cut,
     split_driver,
     split_filter,
+    split_forms,
     split_tiles,
     strassen_cut,
     strassen_driver,
@@ -264,7 +264,7 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
     """Of activations, and of the steps of networks, which are float32."""
     for kind in finish.CODES:
         yield _kernel(finish.finish_elements, size, lanes, kind)
-    if size == 4 and split_cut.ENGINE.missing() is None:
+    if size == 4 and split_forms.BRAIN_FLOATS.engine.missing() is None:
         alone = split_driver.sum_split, split_filter.pack_split, split_products.multiply_split
         yield from (_kernel(factory) for factory in (*alone, split_products.pack_points))
         for pixels, filters in product(range(1, matrix_tiles.ACROSS + 1), repeat=2):

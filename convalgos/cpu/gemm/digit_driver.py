@@ -1,0 +1,153 @@
+"""The driver of products of float32 that are split into three digits of eight bits, on matrix tiles.
+
+Blocks of outputs, and parts of the filters, are dealt to the tasks as in `split_driver`. The input of a block
+is split once, after its largest numbers were found: of each pixel where the kernel has one tap, else of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from convalgos.cpu.gemm import digit_tiles
+from convalgos.cpu.gemm.digit_terms import combine_digits, largest_of_pixels, unit_bits, write_digits
+from convalgos.cpu.gemm.split_driver import (
+    ENTRY_LINES,
+    SPLIT_ARGUMENTS,
+    SplitBlock,
+    finish_split_tile,
+    split_block,
+    zero_terms,
+)
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import matrix_tiles
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+STEPS = digit_tiles.PRODUCTS  # of an entry, with each of which lines are fetched
+
+
+@jit.specialise
+def sum_digits() -> Callable[..., None]:
+    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs. For each the input of the
+    block is split, and panels of filters are summed and finished."""
+
+    def sum_digits(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]
+        matrix_tiles.load_configuration(4, 16, a.configuration)
+        scratch = a.scratch + task * a.scratch_stride
+        blocks = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q
+        total = blocks * a.parts
+        split, first, last = -1, total * task // a.tasks, total * (task + 1) // a.tasks
+        for item in range(first, last):
+            block, part = item % blocks, item // blocks
+            place = split_block(a, block)
+            if block != split:
+                read_digits(a, place, scratch)
+                split = block
+            # filters are fetched meanwhile where they are not in L2 yet
+            filters = 1 if a.fetches > 1 or (a.fetches == 1 and (block == 0 or item == first)) else 0
+            for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
+                sum_digit_panel(a, place, panel, scratch, filters)
+        matrix_tiles.release_tiles(4, 16)
+
+    return sum_digits
+
+
+@jit.helper
+def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
+    """The units of the input of a block, and its digits, with its border."""
+    first, left = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
+    before = min(a.pitch, max(0, (a.step_w - 1 - left) // a.step_w))
+    there = min(a.pitch, max(before, (a.width - left + a.step_w - 1) // a.step_w)) - before
+    slots, pixel = a.phases * a.images * a.phase_rows, a.step_w * a.x_w
+    vectors = (a.channels + 15) // 16
+    units = carray(pointer(scratch + a.units_at), slots * a.pitch, np.int32)
+    for i in range(slots * a.pitch):
+        units[i] = 0
+    for turn in range(2):
+        for n in range(b.images):
+            for j in range(a.phases * a.phase_rows):
+                slot = (j % a.phases * a.images + n) * a.phase_rows + j // a.phases
+                row = first + j * a.step_h
+                inside = 0 <= row < a.height and there > 0
+                x = a.x + ((b.n + n) * a.x_n + row * a.x_h + (left + before * a.step_w) * a.x_w) * 4
+                own = scratch + a.units_at + (slot * a.pitch + before) * 4
+                if turn == 0 and inside:
+                    last = a.channels - 16 * (vectors - 1)
+                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own, 0)
+                elif turn:
+                    for c in range((a.channels + 63) // 64):
+                        to = scratch + c * a.plane_bytes + slot * a.pitch * 64
+                        if inside:
+                            zero_terms(4, 16, before, to, 64, a.term_bytes)
+                            write_digits(
+                                4, 16, x + c * a.x_block * 16, pixel, there, a.x_block, a.channels - 64 * c,
+                                own, 1, to + before * 64, a.term_bytes, 64,
+                            )  # fmt: skip
+                            done = before + there
+                            zero_terms(4, 16, a.pitch - done, to + done * 64, 64, a.term_bytes)
+                        else:
+                            zero_terms(4, 16, a.pitch, to, 64, a.term_bytes)
+        if turn == 0:
+            share_units(units, slots * a.pitch, a.entries > (a.channels + 63) // 64)
+
+
+@jit.helper
+def share_units(units: Any, count: int, together: bool) -> None:
+    """Units from the largest numbers of pixels: one for all where sums have the products of several."""
+    largest = 0
+    for i in range(count):
+        largest = max(largest, units[i])
+    for i in range(count):
+        units[i] = unit_bits(largest if together else units[i])
+
+
+@jit.helper
+def sum_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int, filters: int) -> None:
+    """y of a block for a panel of filters, in passes over some of the entries.
+
+    With `filters` each call fetches a part of those of the next pass or panel.
+    """
+    end = ((b.images - 1) * a.phase_rows + b.rows - 1) * a.positions + b.columns
+    tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
+    pairs, width = (tiles + 1) // 2, a.vectors * (panel + 1) // a.panels - first
+    kernel = carray(pointer(a.kernels), 4, np.int64)
+    w, sums, units = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at, scratch + a.units_at
+    x_tile, sums_tile, lines = a.tile * a.position_bytes, TILE_BYTES * width, 0
+    if filters:
+        lines = (width * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
+    second, step = STEPS * lines * 64, 2 * STEPS * lines * 64  # each call fetches lines behind each other
+    filter_units = a.w + a.vectors * a.entries * ENTRY_BYTES + first * 64
+    entry = 0
+    while entry < a.entries:
+        count = min(a.passes, a.entries - entry)
+        weights = w + entry * width * ENTRY_BYTES
+        ahead, part = weights + count * width * ENTRY_BYTES, count * step
+        for i in range(0, tiles, 2):
+            together = min(2, tiles - i)
+            at = sums if count == a.entries else sums + i * sums_tile
+            call(
+                kernel[2 * (together - 1) + width - 1],
+                (
+                    scratch + i * x_tile, x_tile, a.position_bytes, a.term_bytes, a.offsets + entry * 8,
+                    count, weights, 1 if entry else 0, at, sums_tile, a.group_bytes, ahead + i // 2 * part,
+                    second, step, lines,
+                ),
+            )  # fmt: skip
+            if entry + count == a.entries:
+                for tile in range(i, i + together):
+                    from_, to = tile * a.tile, min((tile + 1) * a.tile, end)
+                    own = at + (tile - i) * sums_tile
+                    if width == 2:
+                        combine_digits(
+                            4, 16, 2, own, a.group_bytes, to - from_, units + from_ * 4, filter_units, own, 32
+                        )
+                    else:
+                        combine_digits(
+                            4, 16, 1, own, a.group_bytes, to - from_, units + from_ * 4, filter_units, own, 16
+                        )
+                    finish_split_tile(a, b, first, width, from_, to, own)
+        entry += count

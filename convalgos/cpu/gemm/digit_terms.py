@@ -1,0 +1,150 @@
+"""A float32 as three digits of eight bits, in words of four channels as matrix tiles take them.
+
+x = (d1 2^16 + d2 2^8 + d3) unit, rounded, with digits from -128 to 127; the unit is a power of two, one for
+all channels of a pixel or all weights of a filter, so large that the largest of them has just three digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.cpu.gemm.split_terms import TERMS
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors.integers import words_of
+from convalgos.cpu.vectors.simd import Value, Vec, emitter
+
+CHANNELS = 64  # of an entry: what a matrix tile has in a row
+VECTORS = 4  # of an entry; a word has a channel of each
+NAN = 0x7FC00000  # bits of a float32
+LEAST = 23  # exponents, as a float32 has them, of the largest number for which units are told apart
+BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
+
+
+@jit.helper
+def unit_bits(largest: int) -> Any:
+    """The bits of the unit of numbers, from those of the largest of their sizes: NaN, if one is not finite.
+
+    Three digits hold 127 (2^16 + 2^8 + 1) units: what is added lifts larger numbers to the next exponent.
+    """
+    exponent = max((largest + 0x10102) >> 23, LEAST)
+    return NAN if largest >= 0x7F800000 else (exponent - 22) << 23
+
+
+@emitter
+def largest_of_pixels(
+    v: Vec, x: Value, pixel: Value, count: Value, vectors: Value, next_vector: Value, last: Value, to: Value,
+    further: Value,
+) -> None:  # fmt: skip
+    """The largest size of the channels of each of `count` pixels, `pixel` elements apart, as bits, int32.
+
+    vectors: of channels, next_vector elements apart, of which the last one has `last`; further: whether to
+    begin with those of other channels, which lie there.
+    """
+    word = words_of(v)
+    source, target, sizes = v.pointer(x), v.pointer(to), word.const(0x7FFFFFFF)
+    mask, before = v.mask(last), v.isub(vectors, 1)
+    with v.loop(count) as i:
+        at = v.imul(i, pixel)
+        part = v.load_masked(source, v.iadd(at, v.imul(before, next_vector)), mask)
+        largest = word.register(word.bit_and(v.b.bitcast(part, word.type), sizes))
+        with v.loop(before) as j:
+            bits = v.b.bitcast(v.load(source, v.iadd(at, v.imul(j, next_vector))), word.type)
+            largest.set(word.larger(largest.value, word.bit_and(bits, sizes)))
+        with v.unless_negative(v.isub(further, 1)):
+            largest.set(word.larger(largest.value, word.broadcast(target, i)))
+        found = v.b.trunc(word.largest(largest.value), word.element)
+        v.b.store(found, v.at(target, i))
+
+
+def digit_words(v: Vec, vectors: list[Any], scale: Any) -> list[Any]:
+    """The digits of four vectors times `scale`, the first ones first: each four bytes to a word."""
+    word = words_of(v)
+    balance, low = word.const(BALANCE), (0xFF, 0xFF00, 0xFF0000)
+    bytes_ = []  # of a word: the third digit, the second, the first
+    for value in vectors:
+        whole = word.nearest(v.fmul(value, scale))
+        bytes_.append(word.bit_xor(word.add(whole, balance), balance))
+    found = []
+    for digit in range(TERMS):
+        taken = TERMS - 1 - digit  # the byte of a word that is the digit
+        total = word.left(bytes_[3], 24 - 8 * taken)
+        for place in range(3):
+            shift = 8 * (place - taken)
+            own = word.left(bytes_[place], shift) if shift > 0 else word.right(bytes_[place], -shift, False)
+            mask = word.const(low[place])
+            above = word.bit_and(total, word.const(~low[place]))
+            total = word.bit_or(above, word.bit_and(own, mask))
+        found.append(total)
+    return found
+
+
+@emitter
+def write_digits(
+    v: Vec, x: Value, pixel: Value, count: Value, next_vector: Value, channels: Value, units: Value,
+    next_unit: Value, to: Value, term: Value, to_pixel: Value,
+) -> None:  # fmt: skip
+    """The digits of four vectors of channels of `count` pixels, `pixel` elements apart.
+
+    channels: that there are of the vectors, which lie next_vector elements apart; units: float32, next_unit
+    elements from that of a pixel to the next; term, to_pixel: bytes between digits, and words of pixels.
+    """
+    word, source = words_of(v), v.pointer(x)
+    masks = [v.mask(v.isub(channels, i * v.lanes)) for i in range(VECTORS)]
+    inverse = word.const(254 << 23)
+    with v.choose(v.isub(channels, CHANNELS)) as (whole, part):
+        for block, full in ((whole, True), (part, False)):
+            with block, v.loop(count) as i:
+                unit = v.b.bitcast(v.broadcast(v.pointer(units), v.imul(i, next_unit)), word.type)
+                scale = v.b.bitcast(word.sub(inverse, unit), v.type)  # 1 / unit
+                at = v.imul(i, pixel)
+                places = [v.iadd(at, v.imul(next_vector, j)) for j in range(VECTORS)]
+                if full:
+                    loaded = [v.load(source, place) for place in places]
+                else:
+                    given = zip(places, masks, strict=True)
+                    loaded = [v.load_masked(source, place, mask) for place, mask in given]
+                for t, digits in enumerate(digit_words(v, loaded, scale)):
+                    word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, to_pixel)), v.imul(term, t))))
+
+
+@emitter
+def pack_digits(v: Vec, w: Value, step: Value, channels: Value, units: Value, to: Value, term: Value) -> None:
+    """The digits of CHANNELS channels, `step` elements apart, of a vector of filters; so many are there.
+
+    units: float32 of each filter.
+    """
+    word, source = words_of(v), v.pointer(w)
+    unit = v.b.bitcast(v.load(v.pointer(units)), word.type)
+    scale = v.b.bitcast(word.sub(word.const(254 << 23), unit), v.type)
+    with v.loop(CHANNELS // VECTORS) as i:
+        loaded = []
+        for first in range(0, CHANNELS, CHANNELS // VECTORS):
+            at = v.iadd(i, first)
+            there = v.mask(v.imul(v.isub(channels, at), v.lanes))
+            loaded.append(v.load_masked(source, v.imul(at, step), there))
+        for t, digits in enumerate(digit_words(v, loaded, scale)):
+            word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, 64)), v.imul(term, t))))
+
+
+@emitter
+def combine_digits(
+    v: Vec, VECTORS: int, sums: Value, group: Value, count: Value, units: Value, filter_units: Value, to: Value,
+    to_row: Value,
+) -> None:  # fmt: skip
+    """to[i][j] = (s1 2^32 + s2 2^24 + s3 2^16) unit[i] filter_unit[j] in float32, from whole numbers of each
+    group, `group` bytes apart; rows i of `to` lie to_row elements apart, and may be those of the first group.
+
+    i: pixels; j: vectors of filters.
+    """
+    word, target = words_of(v), v.pointer(to)
+    groups = [v.pointer(v.iadd(sums, v.imul(group, g))) for g in range(TERMS)]
+    across = [v.load(v.pointer(filter_units), j * v.lanes) for j in range(VECTORS)]
+    weights = [[v.fmul(unit, v.const(2.0**n)) for n in (32, 24, 16)] for unit in across]
+    with v.loop(count) as i:
+        unit = v.broadcast(v.pointer(units), i)
+        for j, (high, middle, low) in enumerate(weights):
+            at = v.iadd(v.imul(i, VECTORS * v.lanes), j * v.lanes)
+            first, second, third = (word.floats(word.load(place, at)) for place in groups)
+            total = v.fma(first, high, v.fma(second, middle, v.fmul(third, low)))
+            target_at = v.iadd(v.imul(i, to_row), j * v.lanes)
+            v.store(v.fmul(total, unit), target, target_at)

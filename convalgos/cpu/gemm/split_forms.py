@@ -1,0 +1,50 @@
+"""What float32 are split into for matrix tiles, which have none: three bfloat16, or three digits of eight bits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from convalgos.core.machine import Machine
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
+from convalgos.cpu.gemm.word_cost import word_peak
+from convalgos.cpu.gemm.word_tiles import ENGINES, Engine
+
+LANES = 16  # filters of a matrix tile
+PRODUCTS = 6  # of terms, for one of float32
+
+
+@dataclass(frozen=True)
+class SplitForm:
+    """Cycles are of a thread in which float32 has its peak."""
+
+    engine: Engine
+    dtype: str  # of a term
+    channels: int  # of an entry: what a matrix tile has in a row
+    sums: int  # of 32 bits that an output has, until its products are summed
+    scaled: bool  # whether terms are whole numbers, of which each filter has its own unit
+    waiting: float  # times the products of matrix tiles, as they wait for loads
+    split: float  # to split two vectors of a pixel
+    output: float  # of a vector of outputs
+
+    def filter_bytes(self, p: ConvProblem) -> int:
+        """Of the three terms of a filter, and of its units."""
+        filters = -(-p.K // LANES) * LANES
+        filled = -(-p.C // self.channels) * self.channels * filters
+        return 64 // self.channels * TERMS * filled * math.prod(p.kernel) + 4 * filters * self.scaled
+
+    def peak(self, machine: Machine) -> float:
+        """Operations on terms in a second."""
+        return word_peak(self.engine, self.dtype, machine)
+
+    def product_cycles(self, machine: Machine) -> tuple[float, float]:
+        """Cycles of a thread in a second, and those of the products of two matrix tiles."""
+        rate = machine.peak_float32 / machine.threads / (4 * LANES)
+        operations = 2 * 16 * LANES * self.channels
+        return rate, rate * operations * machine.threads / self.peak(machine)
+
+
+# Xeon (Sapphire Rapids), 616 layers of one to eight images
+BRAIN_FLOATS = SplitForm(ENGINES["amx", "bfloat16"], "bfloat16", CHANNELS, 1, False, 1.02, 23.0, 8.4)
+DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 3, True, 1.6, 16.0, 14.0)
