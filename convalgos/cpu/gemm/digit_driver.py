@@ -31,8 +31,8 @@ STEPS = digit_tiles.PRODUCTS  # of an entry, with each of which lines are fetche
 
 @jit.specialise
 def sum_digits() -> Callable[..., None]:
-    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs. For each the input of the
-    block is split, and panels of filters are summed and finished."""
+    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs. For each the input of
+    the block is split, and panels of filters are summed and finished."""
 
     def sum_digits(args: int, task: int) -> None:
         a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]
