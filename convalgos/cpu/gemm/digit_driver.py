@@ -13,8 +13,7 @@ import numpy as np
 
 from convalgos.cpu.gemm import digit_tiles
 from convalgos.cpu.gemm.digit_terms import combine_digits, largest_of_pixels, unit_bits, write_digits
-from convalgos.cpu.gemm.split_driver import (
-    ENTRY_LINES,
+from convalgos.cpu.gemm.split_blocks import (
     SPLIT_ARGUMENTS,
     SplitBlock,
     finish_split_tile,
@@ -26,6 +25,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
+ENTRY_LINES = ENTRY_BYTES // 64
 STEPS = digit_tiles.PRODUCTS  # of an entry, with each of which lines are fetched
 
 

@@ -25,12 +25,12 @@ ALONE = {  # of one kind
     ),
     DIGITS: (digit_driver.sum_digits, digit_filter.pack_filter_digits),
 }  # fmt: skip
-TILES = {BRAIN_FLOATS: split_tiles.sum_split_tiles, DIGITS: digit_tiles.sum_digit_tiles}
+TILE_SUMS = {BRAIN_FLOATS: split_tiles.sum_split_tiles, DIGITS: digit_tiles.sum_digit_tiles}
 
 
 def split_kernels(lanes: int) -> Iterator[Compiled]:
     """Of both forms of terms."""
     across = range(1, matrix_tiles.ACROSS + 1)
-    for form in (form for form in TILES if form.engine.missing() is None):
+    for form in (form for form in TILE_SUMS if form.engine.missing() is None):
         yield from ((factory, ()) for factory in ALONE[form])
-        yield from ((TILES[form], (lanes, *tiles)) for tiles in product(across, repeat=2))
+        yield from ((TILE_SUMS[form], (lanes, *tiles)) for tiles in product(across, repeat=2))
