@@ -18,9 +18,8 @@ from click.testing import CliRunner
 import convalgos as ca
 from convalgos import cpu
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.gemm import split_forms
 from convalgos.cpu.tiled.short_schedule import sums_words
-from convalgos.tools.cli import kernel_set
+from convalgos.tools.cli import kernel_set, split_kernels
 from convalgos.tools.cli.main import main
 
 # Plans problems of random sizes without compiling anything: kernels that are asked for are noted instead.
@@ -121,12 +120,6 @@ def test_2000_random_problems_need_no_kernel_that_is_not_listed():
 # Factories that are not listed: no problem needs them.
 MEASURING = "they measure the machine, which `tune`, `bench` and `find` do"
 APART = dict.fromkeys(("convalgos.cpu.runtime.calibrate", "convalgos.cpu.runtime.word_peaks"), MEASURING)
-SPLIT = {  # for matrix tiles, where the processor has them
-    ("convalgos.cpu.gemm.split_driver", "sum_split"),
-    ("convalgos.cpu.gemm.split_filter", "pack_split"),
-    ("convalgos.cpu.gemm.split_tiles", "sum_split_tiles"),
-}
-
 
 BYTES = ("convalgos.cpu.tiled.quantised_products", "sum_bytes")  # by instructions that add up products
 
@@ -150,9 +143,13 @@ def test_every_factory_of_kernels_is_listed():
     assert len(found) > 50
     apart = {(module, name) for module, name in found if module in APART}
     assert {module for module, _ in apart} == APART.keys()
-    if reason := split_forms.BRAIN_FLOATS.engine.missing():
-        assert not any(split in listed for split in SPLIT), reason
-        listed |= SPLIT
+    for form, alone in split_kernels.ALONE.items():
+        if reason := form.engine.missing():
+            split = {
+                (factory.__module__, factory.__name__) for factory in (*alone, split_kernels.TILE_SUMS[form])
+            }
+            assert not split & listed, reason
+            listed |= split
     if not sums_words():
         assert BYTES not in listed
         listed.add(BYTES)

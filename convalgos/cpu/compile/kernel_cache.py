@@ -68,6 +68,7 @@ TOOLKIT = (
     "cpu/gemm/weights_units.py",
     "cpu/gemm/row_copies.py",
     "cpu/gemm/split_terms.py",
+    "cpu/gemm/split_blocks.py",
     "cpu/gemm/digit_terms.py",
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",

@@ -13,8 +13,7 @@ import numpy as np
 
 from convalgos.cpu.gemm import digit_tiles
 from convalgos.cpu.gemm.digit_terms import combine_digits, largest_of_pixels, unit_bits, write_digits
-from convalgos.cpu.gemm.split_driver import (
-    ENTRY_LINES,
+from convalgos.cpu.gemm.split_blocks import (
     SPLIT_ARGUMENTS,
     SplitBlock,
     finish_split_tile,
@@ -26,13 +25,14 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
+ENTRY_LINES = ENTRY_BYTES // 64
 STEPS = digit_tiles.PRODUCTS  # of an entry, with each of which lines are fetched
 
 
 @jit.specialise
 def sum_digits() -> Callable[..., None]:
-    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs. For each the input of the
-    block is split, and panels of filters are summed and finished."""
+    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs. For each the input of
+    the block is split, and panels of filters are summed and finished."""
 
     def sum_digits(args: int, task: int) -> None:
         a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from convalgos.cpu.gemm.split_terms import TERMS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.integers import words_of
@@ -16,6 +18,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, emitter
 CHANNELS = 64  # of an entry: what a matrix tile has in a row
 VECTORS = 4  # of an entry; a word has a channel of each
 NAN = 0x7FC00000  # bits of a float32
+MOST = float(np.finfo(np.float32).max)
 LEAST = 23  # exponents, as a float32 has them, of the largest number for which units are told apart
 BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
 
@@ -128,23 +131,26 @@ def pack_digits(v: Vec, w: Value, step: Value, channels: Value, units: Value, to
 
 @emitter
 def combine_digits(
-    v: Vec, VECTORS: int, sums: Value, group: Value, count: Value, units: Value, filter_units: Value, to: Value,
-    to_row: Value,
+    v: Vec, VECTORS: int, sums: Value, group: Value, count: Value, units: Value, filter_units: Value,
+    to: Value, to_row: Value,
 ) -> None:  # fmt: skip
     """to[i][j] = (s1 2^32 + s2 2^24 + s3 2^16) unit[i] filter_unit[j] in float32, from whole numbers of each
     group, `group` bytes apart; rows i of `to` lie to_row elements apart, and may be those of the first group.
 
-    i: pixels; j: vectors of filters.
+    i: pixels; j: vectors of filters. Both units are multiplied first, each with a half of the weight: that
+    lies between the largest numbers and the least, and no sum is larger than the result over it.
     """
     word, target = words_of(v), v.pointer(to)
     groups = [v.pointer(v.iadd(sums, v.imul(group, g))) for g in range(TERMS)]
-    across = [v.load(v.pointer(filter_units), j * v.lanes) for j in range(VECTORS)]
-    weights = [[v.fmul(unit, v.const(2.0**n)) for n in (32, 24, 16)] for unit in across]
+    half, most = v.const(2.0**16), v.const(MOST)
+    second, third = (v.const(2.0**-n) for n in (8, 16))
+    across = [v.fmul(v.load(v.pointer(filter_units), j * v.lanes), half) for j in range(VECTORS)]
     with v.loop(count) as i:
-        unit = v.broadcast(v.pointer(units), i)
-        for j, (high, middle, low) in enumerate(weights):
+        unit = v.fmul(v.broadcast(v.pointer(units), i), half)
+        for j, filter_unit in enumerate(across):
             at = v.iadd(v.imul(i, VECTORS * v.lanes), j * v.lanes)
-            first, second, third = (word.floats(word.load(place, at)) for place in groups)
-            total = v.fma(first, high, v.fma(second, middle, v.fmul(third, low)))
-            target_at = v.iadd(v.imul(i, to_row), j * v.lanes)
-            v.store(v.fmul(total, unit), target, target_at)
+            whole, less, least = (word.floats(word.load(place, at)) for place in groups)
+            total = v.fma(least, third, v.fma(less, second, whole))
+            both = v.fmul(unit, filter_unit)
+            scale = v.b.select(v.b.fcmp_ordered(">", both, most), most, both)  # sums of 0 stay 0; NaN stays
+            v.store(v.fmul(total, scale), target, v.iadd(v.imul(i, to_row), j * v.lanes))

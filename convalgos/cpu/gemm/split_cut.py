@@ -184,8 +184,8 @@ class SplitCut:
         units = self.input_bytes + ahead
         sums = units + self.units_bytes
         return {
-            "ahead_bytes": ahead, "units_at": units, "sums_at": sums, "scratch_stride": sums + self.sums_bytes,
-            "group_bytes": self.sums_bytes // self.form.sums,
+            "ahead_bytes": ahead, "units_at": units, "sums_at": sums,
+            "scratch_stride": sums + self.sums_bytes, "group_bytes": self.sums_bytes // self.form.sums,
         }  # fmt: skip
 
     @property

@@ -1,4 +1,4 @@
-"""What float32 are split into for matrix tiles, which have none: three bfloat16, or three digits of eight bits."""
+"""What float32 are split into for matrix tiles: three bfloat16, or three digits of eight bits."""
 
 from __future__ import annotations
 

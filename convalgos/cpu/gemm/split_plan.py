@@ -14,6 +14,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import digit_driver, digit_tiles, split_driver, split_tiles
 from convalgos.cpu.gemm.digit_filter import packed_digits
 from convalgos.cpu.gemm.register_finish import RegisterFinish
+from convalgos.cpu.gemm.split_blocks import SPLIT_ARGUMENTS
 from convalgos.cpu.gemm.split_cut import CHUNK, ROOM, WIDTH, SplitCut
 from convalgos.cpu.gemm.split_filter import packed_terms
 from convalgos.cpu.gemm.split_forms import DIGITS, LANES
@@ -43,7 +44,7 @@ class SplitSumsPlan(RegisterFinish):
             **_of_maps(cut), **self.limit_fields(p),
         }  # fmt: skip
         super().__init__(
-            problem, algorithm, split_driver.SPLIT_ARGUMENTS, values, [(driver, tasks)],
+            problem, algorithm, SPLIT_ARGUMENTS, values, [(driver, tasks)],
             tasks * cut.scratch_bytes,
         )  # fmt: skip
         self.cut = cut

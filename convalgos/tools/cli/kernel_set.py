@@ -43,10 +43,6 @@ from convalgos.cpu.gemm import (
     patches,
     row_panels,
     scaled_plan,
-    split_driver,
-    split_filter,
-    split_forms,
-    split_tiles,
     strassen_cut,
     strassen_driver,
     strassen_scheme,
@@ -75,7 +71,6 @@ from convalgos.cpu.spectral import line_kernels, residue_kernels, residues
 from convalgos.cpu.tiled import (
     driver,
     reading,
-    split_products,
     weights_driver,
     writing,
 )
@@ -89,6 +84,7 @@ from convalgos.tools.cli.integer_kernels import integer_kernels
 from convalgos.tools.cli.phase_kernels import phase_kernels
 from convalgos.tools.cli.pooling_kernels import pooling_kernels
 from convalgos.tools.cli.sliding_kernels import sliding_kernels
+from convalgos.tools.cli.split_kernels import split_kernels
 from convalgos.tools.cli.step_kernels import step_kernels
 from convalgos.tools.cli.transform_kernels import transform_kernels
 
@@ -264,16 +260,12 @@ def _of_output_steps(size: int, lanes: int) -> Iterator[Kernel]:
     """Of activations, and of the steps of networks, which are float32."""
     for kind in finish.CODES:
         yield _kernel(finish.finish_elements, size, lanes, kind)
-    if size == 4 and split_forms.BRAIN_FLOATS.engine.missing() is None:
-        alone = split_driver.sum_split, split_filter.pack_split, split_products.multiply_split
-        yield from (_kernel(factory) for factory in (*alone, split_products.pack_points))
-        for pixels, filters in product(range(1, matrix_tiles.ACROSS + 1), repeat=2):
-            yield _kernel(split_tiles.sum_split_tiles, lanes, pixels, filters)
     if size == 4:
         yield _kernel(scaled_plan.scale_filter_rows, size, lanes)
         yield _kernel(band_kernels.sum_vectors, size, lanes)
         yield _kernel(band_kernels.finish_means, size, lanes)
-        yield from (_kernel(factory, *parameters) for factory, parameters in step_kernels())
+        both = step_kernels(), split_kernels(lanes)
+        yield from (_kernel(factory, *parameters) for found in both for factory, parameters in found)
 
 
 def _of_words(dtype: str) -> Iterator[Kernel]:

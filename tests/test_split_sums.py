@@ -1,13 +1,14 @@
-"""float32 as three bfloat16: each of the six products is summed, blocks are joined, who cannot says so."""
+"""float32 as three bfloat16 or digits: each product is summed, blocks are joined, who cannot says so."""
 
 import numpy as np
 import pytest
 
+from convalgos.core.algorithm import Algorithm
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import laid, to_logical
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.bf16x3 import ALGORITHMS
+from convalgos.cpu import bf16x3, int8x3
 from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.split_cut import SplitCut, split_cycles
 from convalgos.cpu.gemm.split_plan import SplitSumsPlan
@@ -15,7 +16,8 @@ from convalgos.cpu.reference import reference
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
 
-(SPLIT,) = ALGORITHMS
+FORMS = *bf16x3.ALGORITHMS, *int8x3.ALGORITHMS
+each_form = pytest.mark.parametrize("split", FORMS, ids=lambda a: a.id)
 POINT = ConvProblem.parse("n1 c1 h6 w8 k16 r1 s1 blocked16")
 CUTS = {  # images, rows and columns of blocks, and parts of the filters
     "n4 c40 h7 w7 k48 r3 s3 p1 blocked16": (3, 7, 7, 1),
@@ -27,21 +29,27 @@ CUTS = {  # images, rows and columns of blocks, and parts of the filters
 }
 
 
-def served(problem):
-    if reason := SPLIT.why_not(problem):
-        pytest.skip(f"cpu.bf16x3 {reason}")
-    return SPLIT.plan(problem)
+BITS = {  # that numbers may have whose terms are the first, the first two, or all three
+    "cpu.bf16x3": {"x1 w1": (8, 8), "x2 w1": (16, 8), "x1 w2": (8, 16), "x2 w2": (12, 12)}
+    | {"x3 w1": (24, 1), "x1 w3": (1, 24)},
+    "cpu.int8x3": {"x1 w1": (7, 7), "x2 w1": (15, 7), "x1 w2": (7, 15), "x2 w2": (12, 12)}
+    | {"x3 w1": (23, 1), "x1 w3": (1, 23)},
+}
 
 
-@pytest.mark.parametrize(
-    ("x_bits", "w_bits"),
-    [(8, 8), (16, 8), (8, 16), (12, 12), (24, 1), (1, 24)],
-    ids=["x1 w1", "x2 w1", "x1 w2", "x2 w2", "x3 w1", "x1 w3"],
-)
-def test_each_product_of_terms_is_summed(x_bits, w_bits):
+def served(split: Algorithm, problem: ConvProblem):
+    if reason := split.why_not(problem):
+        pytest.skip(f"{split.id} {reason}")
+    return split.plan(problem)
+
+
+@each_form
+@pytest.mark.parametrize("terms", BITS["cpu.bf16x3"])
+def test_each_product_of_terms_is_summed(split, terms):
     """Odd numbers of so many bits, whose products of 24 bits are exact in float32."""
+    x_bits, w_bits = BITS[split.id][terms]
     rng = np.random.default_rng(x_bits)
-    plan = served(POINT)
+    plan = served(split, POINT)
     x, w = (
         (2 * rng.integers(0, 2 ** (bits - 1), shape) + 1).astype(np.float32)
         for bits, shape in ((x_bits, POINT.x_shape), (w_bits, POINT.w_shape))
@@ -50,20 +58,22 @@ def test_each_product_of_terms_is_summed(x_bits, w_bits):
     assert np.array_equal(y, x * w.reshape(1, 16, 1, 1))
 
 
+@each_form
 @pytest.mark.parametrize("text", CUTS)
-def test_blocks_are_cut_and_joined(text):
+def test_blocks_are_cut_and_joined(split, text):
     problem, rng = ConvProblem.parse(text), np.random.default_rng(0)
-    served(problem)
-    plan = SplitSumsPlan(problem, SPLIT, SplitCut(row_view(problem), *CUTS[text]))
+    served(split, problem)
+    plan = SplitSumsPlan(problem, split, SplitCut(row_view(problem), *CUTS[text], split.form))
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.x_shape, problem.w_shape))
     y = to_logical(plan(laid(x, problem.layout), w), problem.y_layout, problem.K)
     plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
     exact = reference(plain, x.astype(float), w.astype(float))
-    assert np.abs(y - exact).max() <= SPLIT.error_bound(problem) / 4 * np.abs(exact).max()
+    assert np.abs(y - exact).max() <= split.error_bound(problem) / 4 * np.abs(exact).max()
 
 
-def test_filters_serve_all_sizes_of_maps():
-    small, large = served(POINT), served(ConvProblem.parse("n2 c1 h30 w40 k16 r1 s1 blocked16"))
+@each_form
+def test_filters_serve_all_sizes_of_maps(split):
+    small, large = served(split, POINT), served(split, ConvProblem.parse("n2 c1 h30 w40 k16 r1 s1 blocked16"))
     w = np.ones(POINT.w_shape, np.float32)
     x = np.ones((2, 1, 30, 40, 16), np.float32)
     assert (large(x, small.prepare(w)) == 1).all()
@@ -77,17 +87,18 @@ LIKE = [  # a known size of a layer, and another one
 ]
 
 
+@each_form
 @pytest.mark.parametrize(("text", "x_shape"), LIKE)
-def test_other_sizes_are_cut_like_known_ones(text, x_shape):
-    known, rng = served(ConvProblem.parse(text)), np.random.default_rng(1)
+def test_other_sizes_are_cut_like_known_ones(split, text, x_shape):
+    known, rng = served(split, ConvProblem.parse(text)), np.random.default_rng(1)
     problem = known.problem.replace(x_shape=x_shape)
-    plan = SPLIT.plan_like(problem, known)
-    best = SPLIT.plan(problem)
+    plan = split.plan_like(problem, known)
+    best = split.plan(problem)
     cycles = [split_cycles(cut, plan_threads()) for cut in (plan.cut, best.cut)]
     assert plan.cut.scratch_bytes <= cache_sizes()[1] and cycles[0] <= 1.3 * cycles[1]
     names = [name for name in plan.record.dtype.names if name not in plan._tables]
-    own = SPLIT.plan_like(known.problem, plan)
-    again = SplitSumsPlan(known.problem, SPLIT, own.cut)
+    own = split.plan_like(known.problem, plan)
+    again = SplitSumsPlan(known.problem, split, own.cut)
     assert all(own.record[name] == again.record[name] for name in names), "a field kept another size"
     w = rng.integers(-9, 9, problem.w_shape).astype(np.float32)
     plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
@@ -99,14 +110,16 @@ def test_other_sizes_are_cut_like_known_ones(text, x_shape):
         assert np.array_equal(to_logical(y, made.problem.y_layout, made.problem.K), exact)
 
 
-def test_sizes_whose_rows_have_no_room_are_told():
-    known = served(ConvProblem.parse("n1 c512 h6 w40 k16 r3 s3 p1 blocked16"))
+@each_form
+def test_sizes_whose_rows_have_no_room_are_told(split):
+    known = served(split, ConvProblem.parse("n1 c512 h6 w40 k16 r3 s3 p1 blocked16"))
     wide = known.problem.replace(x_shape=(1, 512, 6, 40000))
     with pytest.raises(Unsupported, match="room in L2"):
-        SPLIT.plan_like(wide, known)
+        split.plan_like(wide, known)
 
 
-def test_without_matrix_tiles_it_says_so(monkeypatch):
-    served(POINT)
+@each_form
+def test_without_matrix_tiles_it_says_so(split, monkeypatch):
+    served(split, POINT)
     monkeypatch.setattr(matrix_tiles, "permitted", lambda: False)
-    assert "AMX" in SPLIT.why_not(POINT)
+    assert "AMX" in split.why_not(POINT)

@@ -1,0 +1,129 @@
+"""float32 as three digits: units of pixels and of blocks, numbers of all sizes, sums that 32 bits hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import convalgos as ca
+from convalgos.core.layouts import laid, to_logical
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.digit_terms import unit_bits
+from convalgos.cpu.int8x3 import ALGORITHMS, MOST_PRODUCTS
+from convalgos.cpu.reference import deviation, error_scale, reference
+
+(DIGITS,) = ALGORITHMS
+POINT = ConvProblem.parse("n1 c70 h9 w13 k40 r1 s1 blocked16")
+TAPS = ConvProblem.parse("n1 c70 h9 w13 k40 r3 s3 p1 channels_last")
+LARGEST = np.finfo(np.float32).max
+
+
+def computed(problem, x, w):
+    if reason := DIGITS.why_not(problem):
+        pytest.skip(f"cpu.int8x3 {reason}")
+    y = np.full(problem.array_shapes[2], np.nan, np.float32)
+    DIGITS.plan(problem)(laid(x, problem.layout), w, out=y)
+    return to_logical(y, problem.y_layout, problem.K)
+
+
+def exact(problem, x, w):
+    plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
+    return reference(plain, x.astype(float), w.astype(float))
+
+
+def reals(problem, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(s).astype(np.float32) for s in (problem.x_shape, problem.w_shape))
+
+
+@given(st.floats(0, float(LARGEST), width=32))
+def test_digits_of_the_largest_number_fit_in_its_unit(largest):
+    """127 (2^16 + 2^8 + 1) units, and no more than twice as many as are needed."""
+    bits = unit_bits(int(np.float32(largest).view(np.int32)))
+    unit = np.int32(bits).view(np.float32)
+    units = np.rint(float(largest) / float(unit))
+    assert units <= 127 * 0x10101
+    assert units > 127 * 0x10101 // 2 or unit == np.finfo(np.float32).tiny
+
+
+def test_each_pixel_has_a_unit_of_its_own():
+    """And each filter: errors are as small beside numbers of their own size as of others."""
+    x, w = reals(POINT)
+    x *= np.float32(10.0) ** np.arange(-6, 7)  # columns of a map
+    w *= np.float32(10.0) ** (np.arange(40) % 9 - 4).reshape(-1, 1, 1, 1)
+    y, right = computed(POINT, x, w), exact(POINT, x, w)
+    sizes = np.abs(right).max(axis=2, keepdims=True)  # of a filter and a column
+    assert (np.abs(y - right) <= DIGITS.error_bound(POINT) * sizes).all()
+
+
+def test_pixels_of_a_block_share_a_unit_where_a_kernel_has_several_taps():
+    """Errors are relative to the largest pixels: beside those they keep the bound."""
+    x, w = reals(TAPS)
+    x[..., 6:] *= 1e4
+    y, right = computed(TAPS, x, w), exact(TAPS, x, w)
+    scale = error_scale(TAPS, x, w, right)
+    assert deviation("float32", y, right).max() <= DIGITS.error_bound(TAPS) * scale
+    small = np.abs(y - right)[..., :5].max()
+    assert small <= DIGITS.error_bound(TAPS) * np.abs(right[..., 7:]).max()
+
+
+@pytest.mark.parametrize("problem", [POINT, TAPS], ids=["1x1", "3x3"])
+@pytest.mark.parametrize(
+    ("x_size", "w_size"),
+    [(1e38, 1e-3), (1e-3, 1e38), (1e38, 1e-31), (1e-18, 1e-12), (1e-30, 1), (1, 1e-30), (1e-30, 1e38)],
+)
+def test_numbers_of_all_sizes(problem, x_size, w_size):
+    """Nothing is infinite or lost on the way to a y that float32 holds."""
+    x, w = (
+        values / np.abs(values).max() * np.float32(size)
+        for values, size in zip(reals(problem), (x_size, w_size), strict=True)
+    )
+    y, right = computed(problem, x, w), exact(problem, x, w)
+    assert deviation("float32", y, right).max() <= DIGITS.error_bound(problem) * np.abs(right).max()
+
+
+@pytest.mark.parametrize("problem", [POINT, TAPS], ids=["1x1", "3x3"])
+def test_numbers_at_both_ends(problem):
+    """Zeros, denormals, of which no bits need be right, and the largest number, which meets zeros."""
+    x, w = (np.zeros(shape, np.float32) for shape in (problem.x_shape, problem.w_shape))
+    assert (computed(problem, x, w + 1) == 0).all() and (computed(problem, x + 1, w) == 0).all()
+    x[:, ::2], w[:, 1::2] = LARGEST, LARGEST
+    assert (computed(problem, x, w) == 0).all()
+    x[...], w[...] = 1e-40, 1
+    assert np.abs(computed(problem, x, w)).max() < 1e-36
+
+
+def test_what_is_not_finite_reaches_outputs_of_its_pixel_only():
+    x, w = reals(POINT)
+    right = computed(POINT, x, w)
+    x[0, 3, 4, 5], x[0, 69, 7, 2] = np.nan, -np.inf
+    bad = np.zeros(right.shape, bool)
+    bad[0, :, 4, 5] = bad[0, :, 7, 2] = True
+    y = computed(POINT, x, w)
+    assert np.isnan(y[bad]).all() and np.array_equal(y[~bad], right[~bad])
+    w[7, 69] = np.inf
+    bad[:, 7] = True
+    y = computed(POINT, x, w)
+    assert np.isnan(y[:, 7]).all() and np.array_equal(y[~bad], right[~bad])
+
+
+def test_with_several_taps_a_nan_reaches_its_block():
+    """So `strict_nan` leaves it out."""
+    x, w = reals(TAPS)
+    x[0, 3, 4, 5] = np.nan
+    footprint = np.zeros((9, 13), bool)
+    footprint[3:6, 4:7] = True
+    assert np.isnan(computed(TAPS, x, w)[0][:, footprint]).all()
+    reasons = {r.id: r.why_not for r in ca.explain(TAPS, strict_nan=True).rejected}
+    assert "beyond its footprint" in reasons["cpu.int8x3"]
+
+
+def test_sums_hold_the_most_products():
+    """Of numbers whose third group of products is the largest one."""
+    problem = ConvProblem.parse(f"n1 c{MOST_PRODUCTS} h1 w4 k16 r1 s1 channels_last")
+    more = problem.replace(x_shape=(1, MOST_PRODUCTS + 1, 1, 4), w_shape=(16, MOST_PRODUCTS + 1, 1, 1))
+    digits = np.float32(127 * 0x10101)
+    x, w = (np.full(shape, digits, np.float32) for shape in (problem.x_shape, problem.w_shape))
+    y, right = computed(problem, x, w), exact(problem, x, w)
+    assert np.abs(y / right - 1).max() < 2e-6
+    assert "at most" in DIGITS.why_not(more)
