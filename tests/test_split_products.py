@@ -1,4 +1,4 @@
-"""Winograd's products as sums of three bfloat16: as exact as in float32, in boxes of all heights."""
+"""Winograd's products as sums of three bfloat16 or digits: as exact as in float32, in boxes of all heights."""
 
 import numpy as np
 import pytest
@@ -27,18 +27,22 @@ BOXES = {  # cuts along images, slices, rows and columns, and whether a team sha
 }
 
 
-def split_or_skip(problem):
-    split = Winograd(M, R, split=True)
+SHARES = {"bf16x3": 1 / 10, "int8x3": 1 / 2}  # of the error bound, which a term that is left out would exceed
+
+
+def split_or_skip(problem, form="int8x3"):
+    split = Winograd(M, R, split=form)
     if reason := split.why_not(problem):
         pytest.skip(f"{split.id} {reason}")
     return split
 
 
+@pytest.mark.parametrize("form", SHARES)
 @pytest.mark.parametrize("text", BOXES)
-def test_points_are_multiplied(text):
-    """Against float64, within a tenth of the bound: what a term that is left out would add is more."""
+def test_points_are_multiplied(text, form):
+    """Against float64, within a share of the bound."""
     problem, rng = ConvProblem.parse(text), np.random.default_rng(3)
-    algorithm = split_or_skip(problem)
+    algorithm = split_or_skip(problem, form)
     cuts, team = BOXES[text]
     cut = one_box(problem, M, R, 2, algorithm.kind).cut_into(cuts, team)
     plan = WinogradPlan(problem, algorithm, cut)
@@ -51,11 +55,12 @@ def test_points_are_multiplied(text):
     plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
     exact = reference(plain, x.astype(float), w.astype(float)) + bias.reshape(-1, *(1,) * problem.ndim)
     error = np.abs(y - np.maximum(exact, 0)).max() / np.abs(exact).max()
-    assert error <= algorithm.error_bound(problem) / 10
+    assert error <= SHARES[form] * algorithm.error_bound(problem)
 
 
-def test_filters_serve_all_sizes_of_maps():
-    algorithm, rng = split_or_skip(MAP), np.random.default_rng(0)
+@pytest.mark.parametrize("form", SHARES)
+def test_filters_serve_all_sizes_of_maps(form):
+    algorithm, rng = split_or_skip(MAP, form), np.random.default_rng(0)
     small, large = (algorithm.plan(MAP.replace(x_shape=(1, 40, *maps))) for maps in ((6, 7), (40, 45)))
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (large.problem.x_shape, MAP.w_shape))
     x = laid(x, "blocked16")

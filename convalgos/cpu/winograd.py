@@ -60,7 +60,7 @@ SPLIT_BETWEEN = LARGE_BETWEEN = 1.05
 LARGE = 6  # outputs of a tile
 SPLIT_WAITS = 1.3  # times as long as for float32 is for filters that are split
 
-SCHEDULES = {"": BoxSchedule, "bf16x3": SplitBoxSchedule, "int8x3": DigitBoxSchedule}
+SCHEDULES: dict[str, type[SplitBoxSchedule]] = {"bf16x3": SplitBoxSchedule, "int8x3": DigitBoxSchedule}
 
 # --- shapes --------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Winograd(ReadsBorders, BoxAlgorithm):
     @property
     def kind(self) -> type[BoxSchedule]:
         """Of its schedules."""
-        return SCHEDULES[self.split]
+        return SCHEDULES[self.split] if self.split else BoxSchedule
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):

@@ -36,7 +36,7 @@ PACK_FIELDS = fields("w packed panels phases channels vectors tasks")
 
 
 def product_table(cut: SplitBoxSchedule) -> np.ndarray:
-    """What `multiply_split` and `multiply_digits` read at `a.offsets`: kernels, and configurations of tiles of each height."""
+    """What is read at `a.offsets`: kernels, and configurations of matrix tiles of each height."""
     table = np.zeros(KERNELS + (ROWS + 1) * CONFIGURED, np.uint8)
     tile_sums = digit_tiles.sum_digit_tiles if cut.form.scaled else split_tiles.sum_split_tiles
     kernels = [tile_sums(cut.lanes, count, cut.vectors) for count in (1, 2)]

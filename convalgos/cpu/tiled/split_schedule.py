@@ -65,11 +65,8 @@ class SplitBoxSchedule(BoxSchedule):
         one, their units, and sums of 2 x 2 tiles."""
         rows = self.box[0] * self.box[1] * self.tiles + self.spare_rows
         split = TERMS * self.entries * rows * ROW_BYTES
-        if self.form.scaled:
-            more = int(whole_lines(4 * rows)) + 4 * self.form.sums * TILE_BYTES
-        else:
-            more = split
-        return max(super().own_bytes, whole_lines(8 * self.entries) + split + more)
+        beside = whole_lines(4 * rows) + 4 * self.form.sums * TILE_BYTES if self.form.scaled else split
+        return int(max(super().own_bytes, whole_lines(8 * self.entries) + split + beside))
 
     def peak(self, machine: Machine) -> float:
         return self.form.peak(machine) / PRODUCTS

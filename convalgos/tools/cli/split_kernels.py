@@ -14,7 +14,7 @@ from convalgos.cpu.gemm import (
     split_tiles,
 )
 from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS
-from convalgos.cpu.tiled import split_products
+from convalgos.cpu.tiled import digit_products, split_products
 from convalgos.cpu.vectors import matrix_tiles
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
@@ -23,7 +23,10 @@ ALONE = {  # of one kind
         split_driver.sum_split, split_filter.pack_split, split_products.multiply_split,
         split_products.pack_points,
     ),
-    DIGITS: (digit_driver.sum_digits, digit_filter.pack_filter_digits),
+    DIGITS: (
+        digit_driver.sum_digits, digit_filter.pack_filter_digits, digit_products.multiply_digits,
+        digit_products.pack_point_digits,
+    ),
 }  # fmt: skip
 TILE_SUMS = {BRAIN_FLOATS: split_tiles.sum_split_tiles, DIGITS: digit_tiles.sum_digit_tiles}
 
