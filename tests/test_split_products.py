@@ -1,4 +1,4 @@
-"""Winograd's products as sums of three bfloat16 or digits, as exact as in float32, in boxes of all heights."""
+"""Winograd's products as sums of three bfloat16 or digits, as exact as in float32, in boxes of any height."""
 
 import numpy as np
 import pytest
