@@ -15,6 +15,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.integers import words_of
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
+SUMS = 4  # of an output, by the weight of products (see `digit_tiles.GROUPS`)
 CHANNELS = 64  # of an entry: what a matrix tile has in a row
 VECTORS = 4  # of an entry; a word has a channel of each
 NAN = 0x7FC00000  # bits of a float32
@@ -134,23 +135,26 @@ def combine_digits(
     v: Vec, VECTORS: int, sums: Value, group: Value, count: Value, units: Value, filter_units: Value,
     to: Value, to_row: Value,
 ) -> None:  # fmt: skip
-    """to[i][j] = (s1 2^32 + s2 2^24 + s3 2^16) unit[i] filter_unit[j] in float32, from whole numbers of each
-    group, `group` bytes apart; rows i of `to` lie to_row elements apart, and may be those of the first group.
+    """to[i][j] = (s1 2^32 + s2 2^24 + s3 2^16 + s4 2^8) unit[i] filter_unit[j] in float32.
+
+    s: whole numbers, `group` bytes apart; rows i of `to` lie to_row elements apart, and may be those of s1.
 
     i: pixels; j: vectors of filters. Both units are multiplied first, each with a half of the weight: that
     lies between the largest numbers and the least, and no sum is larger than the result over it.
     """
     word, target = words_of(v), v.pointer(to)
-    groups = [v.pointer(v.iadd(sums, v.imul(group, g))) for g in range(TERMS)]
+    groups = [v.pointer(v.iadd(sums, v.imul(group, g))) for g in range(SUMS)]
     half, most = v.const(2.0**16), v.const(MOST)
-    second, third = (v.const(2.0**-n) for n in (8, 16))
+    next_weight = v.const(2.0**-8)
     across = [v.fmul(v.load(v.pointer(filter_units), j * v.lanes), half) for j in range(VECTORS)]
     with v.loop(count) as i:
         unit = v.fmul(v.broadcast(v.pointer(units), i), half)
         for j, filter_unit in enumerate(across):
             at = v.iadd(v.imul(i, VECTORS * v.lanes), j * v.lanes)
-            whole, less, least = (word.floats(word.load(place, at)) for place in groups)
-            total = v.fma(least, third, v.fma(less, second, whole))
+            found = [word.floats(word.load(place, at)) for place in groups]
+            total = found.pop()
+            while found:
+                total = v.fma(total, next_weight, found.pop())
             both = v.fmul(unit, filter_unit)
             scale = v.b.select(v.b.fcmp_ordered(">", both, most), most, both)  # sums of 0 stay 0; NaN stays
             v.store(v.fmul(total, scale), target, v.iadd(v.imul(i, to_row), j * v.lanes))

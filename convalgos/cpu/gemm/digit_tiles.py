@@ -1,8 +1,8 @@
 """Micro-kernels of float32 as three digits of eight bits, which matrix tiles multiply.
 
 A float32 over a power of two is d1 / 2^7 + d2 / 2^15 + d3 / 2^23, with digits from -128 to 127. Of the nine
-products of two such sums the six largest are summed, those of equal weight in the same 32-bit integers, which
-do not round.
+products of two such sums all but the smallest are summed, those of equal weight in the same 32-bit integers,
+which do not round.
 
 Source: Ootomo, Ozaki and Yokota 2024, "DGEMM on integer matrix multiplication unit" (arXiv:2306.11975).
 """
@@ -16,8 +16,8 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import matrix_tiles, simd
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
-# Digits of x and of w, by the weight of their products: 2^-14, 2^-22, 2^-30.
-GROUPS = (((0, 0),), ((0, 1), (1, 0)), ((0, 2), (1, 1), (2, 0)))
+# Digits of x and of w, by the weight of their products: 2^-14, 2^-22, 2^-30, 2^-38.
+GROUPS = (((0, 0),), ((0, 1), (1, 0)), ((0, 2), (1, 1), (2, 0)), ((1, 2), (2, 1)))
 PRODUCTS = sum(map(len, GROUPS))
 
 

@@ -19,7 +19,7 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_cut import row_view
-from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, LANES, PRODUCTS, SplitForm
+from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, LANES, SplitForm
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -283,12 +283,12 @@ def split_cycles(cut: SplitCut, threads: int, product: float = 16.0) -> float:
 
 def products_of_tile(cut: SplitCut) -> int:
     """Products of matrix tiles for a tile of pixels."""
-    return PRODUCTS * cut.entries * cut.vectors
+    return cut.form.products * cut.entries * cut.vectors
 
 
 def least_split_seconds(problem: ConvProblem, machine: Machine, form: SplitForm = BRAIN_FLOATS) -> float:
-    """A lower bound of `split_seconds`: six products for each of the problem, at the peak of the tiles."""
-    return CALL + machine.launch + BEGUN + PRODUCTS * problem.flops / form.peak(machine)
+    """A lower bound of `split_seconds`: all products of terms at the peak of the tiles."""
+    return CALL + machine.launch + BEGUN + form.products * problem.flops / form.peak(machine)
 
 
 def split_seconds(problem: ConvProblem, machine: Machine, form: SplitForm = BRAIN_FLOATS) -> float:

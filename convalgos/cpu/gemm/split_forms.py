@@ -12,7 +12,6 @@ from convalgos.cpu.gemm.word_cost import word_peak
 from convalgos.cpu.gemm.word_tiles import ENGINES, Engine
 
 LANES = 16  # filters of a matrix tile
-PRODUCTS = 6  # of terms, for one of float32
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,7 @@ class SplitForm:
     engine: Engine
     dtype: str  # of a term
     channels: int  # of an entry: what a matrix tile has in a row
+    products: int  # of terms, for one of float32
     sums: int  # of 32 bits that an output has, until its products are summed
     scaled: bool  # whether terms are whole numbers, of which each filter has its own unit
     waiting: float  # times the products of matrix tiles, as they wait for loads
@@ -46,5 +46,5 @@ class SplitForm:
 
 
 # Xeon (Sapphire Rapids), 616 layers of one to eight images
-BRAIN_FLOATS = SplitForm(ENGINES["amx", "bfloat16"], "bfloat16", CHANNELS, 1, False, 1.02, 23.0, 8.4)
-DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 3, True, 1.6, 16.0, 14.0)
+BRAIN_FLOATS = SplitForm(ENGINES["amx", "bfloat16"], "bfloat16", CHANNELS, 6, 1, False, 1.02, 23.0, 8.4)
+DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 8, 4, True, 1.6, 16.0, 14.0)

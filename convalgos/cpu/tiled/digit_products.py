@@ -1,7 +1,7 @@
 """Products on transformed tiles as sums of three digits of eight bits, on matrix tiles.
 
 V of a point is split by each thread that multiplies there, into scratch that stays in its L2, each row in its
-own unit; filters were split when they were prepared. Six products of digits are summed for one of float32
+own unit; filters were split when they were prepared. Eight products of digits are summed for one of float32
 (see `gemm.digit_tiles`), and brought to M.
 
 U is (group, point, panel): phases of entries (entry, digit, vector of filters, word, filter) with four
@@ -18,6 +18,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import digit_tiles
 from convalgos.cpu.gemm.digit_terms import (
+    SUMS,
     combine_digits,
     largest_of_pixels,
     pack_digits,
@@ -89,7 +90,7 @@ def multiply_digits() -> Callable[..., None]:
             table[entry] = entry * 3 * term
         x = own + (most * 8 + 63) // 64 * 64
         sums = x + most * 3 * term
-        units = sums + 12 * TILE_BYTES
+        units = sums + SUMS * 4 * TILE_BYTES
         products = shared + a.points * a.v_point * 4
         u_entry, pairs = a.vectors * ENTRY_BYTES, (tiles + 1) // 2
         u_panel = most * u_entry + a.vectors * 64

@@ -8,7 +8,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine
 from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
-from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS, PRODUCTS, SplitForm
+from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS, SplitForm
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
 from convalgos.cpu.tiled.cost import MEMORY, BoxSchedule, overlapped
 from convalgos.cpu.vectors import matrix_tiles
@@ -69,7 +69,7 @@ class SplitBoxSchedule(BoxSchedule):
         return int(max(super().own_bytes, whole_lines(8 * self.entries) + split + beside))
 
     def peak(self, machine: Machine) -> float:
-        return self.form.peak(machine) / PRODUCTS
+        return self.form.peak(machine) / self.form.products
 
     def product_speed(self, pace: float) -> float:
         return 1.0
@@ -96,7 +96,8 @@ class SplitBoxSchedule(BoxSchedule):
     def product_seconds(self, machine: Machine) -> float:
         rate, product = self.form.product_cycles(machine)
         tiles, begun = self.box_cycles
-        panel = tiles * PRODUCTS * self.entries * self.vectors * product * self.waiting + self.called * begun
+        products = self.form.products * self.entries * self.vectors
+        panel = tiles * products * product * self.waiting + self.called * begun
         whole = self.problem.w_shape[1] % self.form.channels == 0
         hidden = whole and not self.form.scaled and self.panels >= LEAST_PANELS
         split = self.entries * self.form.channels / CHANNELS * self.split * (HIDDEN if hidden else 1.0)
