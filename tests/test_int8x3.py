@@ -127,3 +127,13 @@ def test_sums_hold_the_most_products():
     y, right = computed(problem, x, w), exact(problem, x, w)
     assert np.abs(y / right - 1).max() < 2e-6
     assert "at most" in DIGITS.why_not(more)
+
+
+def test_numbers_of_large_spread_have_two_products_more():
+    """One channel is larger than all others, in x and in w: six products would err by seven times the bound."""
+    x, w = reals(POINT)
+    x[:, 3] *= 40
+    w[:, 7] *= 40
+    y, right = computed(POINT, x, w), exact(POINT, x, w)
+    error = np.abs(y - right).max() / error_scale(POINT, x, w, right)
+    assert error <= DIGITS.error_bound(POINT)

@@ -281,6 +281,7 @@ def test_every_transform_spreads_nan_and_no_plain_sum_does():
         "cpu.polyphase",  # whose phases may go to transforms
         "cpu.recursive.pairs2",  # whose states keep it
         "cpu.recursive.pairs3",
+        "cpu.int8x3",  # a block shares the unit of its digits
     )
     for a in registry.algorithms("cpu"):
         spreads = any(w in a.family for w in ("winograd", "fft", "fourier", "strassen")) or a.id in others

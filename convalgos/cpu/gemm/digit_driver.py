@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.gemm import digit_tiles
-from convalgos.cpu.gemm.digit_terms import combine_digits, largest_of_pixels, unit_bits, write_digits
+from convalgos.cpu.gemm.digit_terms import (
+    HEAD,
+    SPREAD,
+    bring_together,
+    find_spread,
+    largest_of_pixels,
+    unit_bits,
+    write_digits,
+)
 from convalgos.cpu.gemm.split_blocks import (
     SPLIT_ARGUMENTS,
     SplitBlock,
@@ -64,9 +72,13 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
     there = min(a.pitch, max(before, (a.width - left + a.step_w - 1) // a.step_w)) - before
     slots, pixel = a.phases * a.images * a.phase_rows, a.step_w * a.x_w
     vectors = (a.channels + 15) // 16
-    units = carray(pointer(scratch + a.units_at), slots * a.pitch, np.int32)
+    head = scratch + a.units_at
+    units = carray(pointer(head + HEAD), slots * a.pitch, np.int32)
     for i in range(slots * a.pitch):
         units[i] = 0
+    squares = carray(pointer(head), 8, np.int64)
+    for i in range(8):
+        squares[i] = 0
     for turn in range(2):
         for n in range(b.images):
             for j in range(a.phases * a.phase_rows):
@@ -74,10 +86,10 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
                 row = first + j * a.step_h
                 inside = 0 <= row < a.height and there > 0
                 x = a.x + ((b.n + n) * a.x_n + row * a.x_h + (left + before * a.step_w) * a.x_w) * 4
-                own = scratch + a.units_at + (slot * a.pitch + before) * 4
+                own = head + HEAD + (slot * a.pitch + before) * 4
                 if turn == 0 and inside:
                     last = a.channels - 16 * (vectors - 1)
-                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own, 0)
+                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own, 0, head)
                 elif turn:
                     for c in range((a.channels + 63) // 64):
                         to = scratch + c * a.plane_bytes + slot * a.pitch * 64
@@ -93,6 +105,7 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
                             zero_terms(4, 16, a.pitch, to, 64, a.term_bytes)
         if turn == 0:
             share_units(units, slots * a.pitch, a.entries > (a.channels + 63) // 64)
+            find_spread(4, 16, head + HEAD, slots * a.pitch, head, a.channels, head + 64)
 
 
 @jit.helper
@@ -115,12 +128,15 @@ def sum_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int, filters: in
     tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
     pairs, width = (tiles + 1) // 2, a.vectors * (panel + 1) // a.panels - first
     kernel = carray(pointer(a.kernels), 4, np.int64)
-    w, sums, units = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at, scratch + a.units_at
+    w, sums, units = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at, scratch + a.units_at + HEAD
     x_tile, sums_tile, lines = a.tile * a.position_bytes, TILE_BYTES * width, 0
     if filters:
         lines = (width * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
     second, step = STEPS * lines * 64, 2 * STEPS * lines * 64  # each call fetches lines behind each other
     filter_units = a.w + a.vectors * a.entries * ENTRY_BYTES + first * 64
+    spreads = carray(pointer(a.w + a.vectors * (a.entries * ENTRY_BYTES + 64)), a.vectors, np.int64)
+    spread = carray(pointer(scratch + a.units_at + 64), 1, np.int64)[0]
+    least = 1 if spread * max(spreads[first], spreads[first + width - 1]) > SPREAD else 0
     entry = 0
     while entry < a.entries:
         count = min(a.passes, a.entries - entry)
@@ -134,20 +150,16 @@ def sum_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int, filters: in
                 (
                     scratch + i * x_tile, x_tile, a.position_bytes, a.term_bytes, a.offsets + entry * 8,
                     count, weights, 1 if entry else 0, at, sums_tile, a.group_bytes, ahead + i // 2 * part,
-                    second, step, lines,
+                    second, step, lines, least,
                 ),
             )  # fmt: skip
             if entry + count == a.entries:
                 for tile in range(i, i + together):
                     from_, to = tile * a.tile, min((tile + 1) * a.tile, end)
                     own = at + (tile - i) * sums_tile
-                    if width == 2:
-                        combine_digits(
-                            4, 16, 2, own, a.group_bytes, to - from_, units + from_ * 4, filter_units, own, 32
-                        )
-                    else:
-                        combine_digits(
-                            4, 16, 1, own, a.group_bytes, to - from_, units + from_ * 4, filter_units, own, 16
-                        )
+                    bring_together(
+                        width, own, a.group_bytes, to - from_, units + from_ * 4, filter_units, own,
+                        16 * width, least,
+                    )  # fmt: skip
                     finish_split_tile(a, b, first, width, from_, to, own)
         entry += count

@@ -8,12 +8,15 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
-from convalgos.cpu.gemm.digit_terms import pack_digits, unit_bits
+from convalgos.cpu.gemm.digit_terms import LEAST, pack_digits, unit_bits
 from convalgos.cpu.gemm.split_cut import SplitCut
+from convalgos.cpu.gemm.split_forms import LANES
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, pointer
+
+MOST_SPREAD = 1e6  # told apart
 
 PACK_FIELDS = fields("w packed units channels taps vectors tasks")
 
@@ -47,18 +50,37 @@ def pack_filter_digits() -> Callable[..., None]:
     return pack_filter_digits
 
 
+def filter_spreads(largest: np.ndarray, squares: np.ndarray, numbers: int) -> np.ndarray:
+    """(2^23 unit)^2 over the mean square of weights, int64, the mean of each vector of filters.
+
+    largest, squares: of the weights of each filter the largest size, and the sum of squares, (.., filters),
+    float32; numbers: how many they are.
+    """
+    exponents = np.maximum((largest.view(np.int32) + 0x10102) >> 23, LEAST) - 22
+    units = (exponents << 23).view(np.float32).astype(np.float64)
+    found = (2.0**23 * units) ** 2 * numbers / np.maximum(squares, np.finfo(np.float32).tiny)
+    found = np.where(squares > 0, np.minimum(found, MOST_SPREAD), 0).reshape(*squares.shape[:-1], -1, LANES)
+    there = np.maximum(1, np.count_nonzero(found, axis=-1))
+    spreads: np.ndarray = (found.sum(axis=-1) / there).astype(np.int64)
+    return spreads
+
+
 def packed_digits(w: np.ndarray, cut: SplitCut) -> np.ndarray:
     """(panels, entries, digits, vectors of a panel, 16 words, 16 filters) of four bytes, and behind them the
-    units of the filters, as bytes.
+    units of the filters and their spreads, as bytes.
 
     A word holds four channels that lie a quarter of a block apart, as those of x do.
     """
     p = cut.problem
     dealt = panel_packing.packed_panels(w[None], cut.panels)
     packed = aligned_empty(cut.form.filter_bytes(p), np.uint8)
-    units = packed[cut.vectors * cut.entries * ENTRY_BYTES :].view(np.float32)
+    after = packed[cut.vectors * cut.entries * ENTRY_BYTES :]
+    units, spreads = after[: 4 * LANES * cut.vectors].view(np.float32), after[4 * LANES * cut.vectors :]
+    rows, squares = w.reshape(p.K, -1), np.zeros_like(units)
     units[...] = 0
-    np.abs(w).max(axis=tuple(range(1, w.ndim)), out=units[: p.K])
+    np.maximum(rows.max(axis=1), -rows.min(axis=1), out=units[: p.K])
+    np.einsum("ij,ij->i", rows, rows, out=squares[: p.K])
+    spreads.view(np.int64)[: cut.vectors] = filter_spreads(units, squares, rows.shape[1])
     address, tasks = jit.data_address(), jit.thread_count()
     sizes = p.C, cut.entries // cut.channel_blocks, cut.vectors, tasks
     record = np.array([(address(dealt), address(packed), address(units), *sizes)], PACK_FIELDS)

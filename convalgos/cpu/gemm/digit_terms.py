@@ -13,7 +13,7 @@ import numpy as np
 from convalgos.cpu.gemm.split_terms import TERMS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.integers import words_of
-from convalgos.cpu.vectors.simd import Value, Vec, emitter
+from convalgos.cpu.vectors.simd import Value, Vec, emitter, function_of, ir
 
 SUMS = 4  # of an output, by the weight of products (see `digit_tiles.GROUPS`)
 CHANNELS = 64  # of an entry: what a matrix tile has in a row
@@ -21,6 +21,8 @@ VECTORS = 4  # of an entry; a word has a channel of each
 NAN = 0x7FC00000  # bits of a float32
 MOST = float(np.finfo(np.float32).max)
 LEAST = 23  # exponents, as a float32 has them, of the largest number for which units are told apart
+SPREAD = 2100  # of x times that of filters, from which on the products of the last group are summed
+HEAD = 128  # bytes before the units of a block: sums of squares, and the spread
 BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
 
 
@@ -37,27 +39,60 @@ def unit_bits(largest: int) -> Any:
 @emitter
 def largest_of_pixels(
     v: Vec, x: Value, pixel: Value, count: Value, vectors: Value, next_vector: Value, last: Value, to: Value,
-    further: Value,
+    further: Value, squares: Value,
 ) -> None:  # fmt: skip
     """The largest size of the channels of each of `count` pixels, `pixel` elements apart, as bits, int32.
 
     vectors: of channels, next_vector elements apart, of which the last one has `last`; further: whether to
-    begin with those of other channels, which lie there.
+    begin with those of other channels, which lie there; squares: a vector to which those of all numbers are
+    added.
     """
+    total = v.register(v.load(v.pointer(squares)))
     word = words_of(v)
     source, target, sizes = v.pointer(x), v.pointer(to), word.const(0x7FFFFFFF)
     mask, before = v.mask(last), v.isub(vectors, 1)
     with v.loop(count) as i:
         at = v.imul(i, pixel)
         part = v.load_masked(source, v.iadd(at, v.imul(before, next_vector)), mask)
+        total.set(v.fma(part, part, total.value))
         largest = word.register(word.bit_and(v.b.bitcast(part, word.type), sizes))
         with v.loop(before) as j:
-            bits = v.b.bitcast(v.load(source, v.iadd(at, v.imul(j, next_vector))), word.type)
+            given = v.load(source, v.iadd(at, v.imul(j, next_vector)))
+            total.set(v.fma(given, given, total.value))
+            bits = v.b.bitcast(given, word.type)
             largest.set(word.larger(largest.value, word.bit_and(bits, sizes)))
         with v.unless_negative(v.isub(further, 1)):
             largest.set(word.larger(largest.value, word.broadcast(target, i)))
         found = v.b.trunc(word.largest(largest.value), word.element)
         v.b.store(found, v.at(target, i))
+    v.store(total.value, v.pointer(squares))
+
+
+@emitter
+def find_spread(v: Vec, units: Value, count: Value, squares: Value, channels: Value, to: Value) -> None:
+    """(2^23 unit)^2 over the mean square of numbers, as a whole number: how much finer these should be split.
+
+    units: float32 of `count` pixels; squares: a vector of sums of squares; to: an int64.
+    """
+    total = v.register(v.zero())
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        at = v.imul(i, v.lanes)
+        part = v.fmul(v.load_masked(v.pointer(units), at, v.mask(v.isub(count, at))), v.const(2.0**23))
+        total.set(v.fma(part, part, total.value))
+    above, below = _lane_sum(v, total.value), _lane_sum(v, v.load(v.pointer(squares)))
+    number = v.b.sitofp(channels, v.element)
+    most, none = ir.Constant(v.element, 1e6), ir.Constant(v.element, 0.0)
+    found = v.b.fdiv(v.b.fmul(above, number), below)
+    found = v.b.select(v.b.fcmp_ordered(">", found, most), most, found)
+    found = v.b.select(v.b.fcmp_ordered(">", found, none), found, none)  # also where one is not finite
+    v.b.store(v.b.fptosi(found, ir.IntType(64)), v.pointer(to))
+
+
+def _lane_sum(v: Vec, values: Any) -> Any:
+    """The sum of the lanes of a vector."""
+    kind = ir.FunctionType(v.element, [v.element, values.type])
+    add = function_of(v.b, kind, f"llvm.vector.reduce.fadd.{v.suffix}")
+    return v.b.call(add, [ir.Constant(v.element, 0.0), values])
 
 
 def digit_words(v: Vec, vectors: list[Any], scale: Any) -> list[Any]:
@@ -133,28 +168,49 @@ def pack_digits(v: Vec, w: Value, step: Value, channels: Value, units: Value, to
 @emitter
 def combine_digits(
     v: Vec, VECTORS: int, sums: Value, group: Value, count: Value, units: Value, filter_units: Value,
-    to: Value, to_row: Value,
+    to: Value, to_row: Value, least: Value,
 ) -> None:  # fmt: skip
     """to[i][j] = (s1 2^32 + s2 2^24 + s3 2^16 + s4 2^8) unit[i] filter_unit[j] in float32.
 
     s: whole numbers, `group` bytes apart; rows i of `to` lie to_row elements apart, and may be those of s1.
 
     i: pixels; j: vectors of filters. Both units are multiplied first, each with a half of the weight: that
-    lies between the largest numbers and the least, and no sum is larger than the result over it.
+    lies between the largest numbers and the least, and no sum is larger than the result over it. s4 is left
+    out where `least` is 0.
     """
     word, target = words_of(v), v.pointer(to)
     groups = [v.pointer(v.iadd(sums, v.imul(group, g))) for g in range(SUMS)]
     half, most = v.const(2.0**16), v.const(MOST)
     next_weight = v.const(2.0**-8)
     across = [v.fmul(v.load(v.pointer(filter_units), j * v.lanes), half) for j in range(VECTORS)]
-    with v.loop(count) as i:
-        unit = v.fmul(v.broadcast(v.pointer(units), i), half)
-        for j, filter_unit in enumerate(across):
-            at = v.iadd(v.imul(i, VECTORS * v.lanes), j * v.lanes)
-            found = [word.floats(word.load(place, at)) for place in groups]
-            total = found.pop()
-            while found:
-                total = v.fma(total, next_weight, found.pop())
-            both = v.fmul(unit, filter_unit)
-            scale = v.b.select(v.b.fcmp_ordered(">", both, most), most, both)  # sums of 0 stay 0; NaN stays
-            v.store(v.fmul(total, scale), target, v.iadd(v.imul(i, to_row), j * v.lanes))
+
+    def combine(kept: int) -> None:
+        with v.loop(count) as i:
+            unit = v.fmul(v.broadcast(v.pointer(units), i), half)
+            for j, filter_unit in enumerate(across):
+                at = v.iadd(v.imul(i, VECTORS * v.lanes), j * v.lanes)
+                found = [word.floats(word.load(place, at)) for place in groups[:kept]]
+                total = found.pop()
+                while found:
+                    total = v.fma(total, next_weight, found.pop())
+                both = v.fmul(unit, filter_unit)
+                scale = v.b.select(v.b.fcmp_ordered(">", both, most), most, both)  # sums of 0 stay 0, NaN so
+                v.store(v.fmul(total, scale), target, v.iadd(v.imul(i, to_row), j * v.lanes))
+
+    with v.choose(v.isub(least, 1)) as (all_, few):
+        with all_:
+            combine(SUMS)
+        with few:
+            combine(SUMS - 1)
+
+
+@jit.helper
+def bring_together(
+    width: int, sums: int, group: int, count: int, units: int, filter_units: int, to: int, to_row: int,
+    least: int,
+) -> None:  # fmt: skip
+    """`combine_digits` of one or two vectors of filters."""
+    if width == 2:
+        combine_digits(4, 16, 2, sums, group, count, units, filter_units, to, to_row, least)
+    else:
+        combine_digits(4, 16, 1, sums, group, count, units, filter_units, to, to_row, least)

@@ -18,27 +18,30 @@ from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
 # Digits of x and of w, by the weight of their products: 2^-14, 2^-22, 2^-30, 2^-38.
 GROUPS = (((0, 0),), ((0, 1), (1, 0)), ((0, 2), (1, 1), (2, 0)), ((1, 2), (2, 1)))
-PRODUCTS = sum(map(len, GROUPS))
+PRODUCTS = sum(map(len, GROUPS[:-1]))  # that are summed in any case
 
 
 @emitter
 def digit_sums(
     v: Vec, PIXEL_TILES: int, FILTER_TILES: int, x: Value, x_tile: Value, pixel: Value, term: Value,
     offsets: Value, entries: Value, w: Value, further: Value, sums: Value, sums_tile: Value, group: Value,
-    ahead: Value, second: Value, step: Value, fetched: Value,
+    ahead: Value, second: Value, step: Value, fetched: Value, least: Value,
 ) -> None:  # fmt: skip
     """sums[group][tile][pixel][filter] (+)= sum over entries of the products of digits of a group, int32.
 
     x: digits `term` bytes apart, tiles x_tile, and their rows of CHANNELS bytes `pixel`; offsets: an int64
     table, in bytes; w: (entries, TERMS, FILTER_TILES, 16, 64) bytes; `further`: whether sums go on; sums:
     groups `group` bytes apart. With each product of an entry so many lines are fetched into L2 from `ahead`
-    on, and as many `second` bytes behind it; those of the next entry lie `step` bytes further.
+    on, and as many `second` bytes behind it; those of the next entry lie `step` bytes further. Products of
+    the last group are summed where `least` is 1, and left out where it is 0.
     """
     starts = [v.pointer(v.iadd(x, v.imul(x_tile, i))) for i in range(PIXEL_TILES)]
     filters, row = v.pointer(w), 64 * FILTER_TILES
     tiles = [[2 * i + j for j in range(FILTER_TILES)] for i in range(PIXEL_TILES)]
-    turn = 0
-    for number, products in enumerate(GROUPS):
+    fetching = {products: turn for turn, products in enumerate(p for g in GROUPS[:-1] for p in g)}
+
+    def add(number: int) -> None:
+        """The products of a group."""
         target = v.pointer(v.iadd(sums, v.imul(group, number)))
         places = {
             tiles[i][j]: _bytes_behind(v, target, v.iadd(v.imul(sums_tile, i), 64 * j))
@@ -56,12 +59,12 @@ def digit_sums(
             at = _bytes_behind(v, filters, v.imul(e, TERMS * FILTER_TILES * TILE_BYTES))
             offset = v.table64(offsets, e)
             later = _bytes_behind(v, v.pointer(ahead), v.imul(e, step))
-            for of_x, of_w in products:
-                with v.loop(fetched) as line:
-                    at_line = v.imul(v.iadd(v.imul(fetched, turn), line), v.lanes)
-                    v.prefetch(later, at_line)
-                    v.prefetch(_bytes_behind(v, later, second), at_line)
-                turn += 1
+            for of_x, of_w in GROUPS[number]:
+                if (of_x, of_w) in fetching:
+                    with v.loop(fetched) as line:
+                        at_line = v.iadd(v.imul(fetched, fetching[of_x, of_w]), line)
+                        v.prefetch(later, v.imul(at_line, v.lanes))
+                        v.prefetch(_bytes_behind(v, later, second), v.imul(at_line, v.lanes))
                 for j in range(FILTER_TILES):
                     place = _bytes_behind(v, at, (of_w * FILTER_TILES + j) * TILE_BYTES)
                     matrix_tiles.load_tile(v, 6 + j, place, 64)
@@ -74,6 +77,11 @@ def digit_sums(
         for total, place in places.items():
             matrix_tiles.store_tile(v, total, place, row)
 
+    for number in range(len(GROUPS) - 1):
+        add(number)
+    with v.unless_negative(v.isub(least, 1)):
+        add(len(GROUPS) - 1)
+
 
 def _bytes_behind(v: Vec, pointer: Any, offset: Any) -> Any:
     return v.b.gep(pointer, [v.integer(offset)], source_etype=simd.ir.IntType(8))
@@ -85,12 +93,12 @@ def sum_digit_tiles(LANES: int, PIXEL_TILES: int, FILTER_TILES: int) -> jit.Kern
 
     def sum_digit_tiles(
         x: int, x_tile: int, pixel: int, term: int, offsets: int, entries: int, w: int, further: int,
-        sums: int, sums_tile: int, group: int, ahead: int, second: int, step: int, fetched: int,
+        sums: int, sums_tile: int, group: int, ahead: int, second: int, step: int, fetched: int, least: int,
     ) -> None:  # fmt: skip
         digit_sums(
             4, LANES, PIXEL_TILES, FILTER_TILES,
             x, x_tile, pixel, term, offsets, entries, w, further, sums, sums_tile, group, ahead, second,
-            step, fetched,
+            step, fetched, least,
         )  # fmt: skip
 
     return sum_digit_tiles

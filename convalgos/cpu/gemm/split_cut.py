@@ -19,6 +19,7 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_cut import row_view
+from convalgos.cpu.gemm.digit_terms import HEAD
 from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, LANES, SplitForm
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
 from convalgos.cpu.runtime.plan import CALL
@@ -27,7 +28,9 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 ROWS, ACROSS = 16, 2  # pixels of a matrix tile, and tiles of pixels and of filters at once
 PAIR = ROWS * ACROSS
 WIDTH = 64  # bytes of a row of a tile
-CHUNK = 16  # entries of a pass over a panel: 96 KiB of filters, which all tiles of a block meet from L2
+# Entries of a pass over a panel: 96 KiB of filters, that all tiles of a block meet from L2; of digits 24 KiB,
+# as products go through them once for each sum
+CHUNK, DIGIT_CHUNK = 16, 4
 # Shares of L2, for the split input of a block, where the filter takes more than that, and where it does not
 ROOM, NEAR = 0.4, 0.12
 TRIED = 12  # numbers of blocks
@@ -167,16 +170,21 @@ class SplitCut:
         return int(whole_lines(TERMS * self.term_bytes))
 
     @property
+    def passes(self) -> int:
+        """Entries of a pass over a panel."""
+        return DIGIT_CHUNK if self.form.scaled else CHUNK
+
+    @property
     def sums_bytes(self) -> int:
         """Of the tiles of a block by a panel; where one pass does it, of those that are summed at once."""
-        tiles = ACROSS if self.entries <= CHUNK else -(-self.outputs // self.tile) + 1
+        tiles = ACROSS if self.entries <= self.passes else -(-self.outputs // self.tile) + 1
         return self.form.sums * tiles * ACROSS * TILE_BYTES
 
     @property
     def units_bytes(self) -> int:
         """Of the units of the split pixels of a block, or of its positions."""
         pixels = self.strides[0] * self.images * self.phase_rows * self.pitch
-        return int(whole_lines(4 * (max(pixels, self.outputs) + ROWS))) if self.form.scaled else 0
+        return int(whole_lines(4 * (max(pixels, self.outputs) + ROWS)) + HEAD) if self.form.scaled else 0
 
     def scratch_fields(self) -> dict[str, int]:
         """Where things begin in the scratch of a task, and its size."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
@@ -21,7 +22,7 @@ class SplitForm:
     engine: Engine
     dtype: str  # of a term
     channels: int  # of an entry: what a matrix tile has in a row
-    products: int  # of terms, for one of float32
+    products: int  # of terms, for one of float32, in most layers
     sums: int  # of 32 bits that an output has, until its products are summed
     scaled: bool  # whether terms are whole numbers, of which each filter has its own unit
     waiting: float  # times the products of matrix tiles, as they wait for loads
@@ -32,7 +33,8 @@ class SplitForm:
         """Of the three terms of a filter, and of its units."""
         filters = -(-p.K // LANES) * LANES
         filled = -(-p.C // self.channels) * self.channels * filters
-        return 64 // self.channels * TERMS * filled * math.prod(p.kernel) + 4 * filters * self.scaled
+        units = filters * 4 + whole_lines(filters // LANES * 8) if self.scaled else 0  # and spreads
+        return int(64 // self.channels * TERMS * filled * math.prod(p.kernel) + units)
 
     def peak(self, machine: Machine) -> float:
         """Operations on terms in a second."""
@@ -47,4 +49,4 @@ class SplitForm:
 
 # Xeon (Sapphire Rapids), 616 layers of one to eight images
 BRAIN_FLOATS = SplitForm(ENGINES["amx", "bfloat16"], "bfloat16", CHANNELS, 6, 1, False, 1.02, 23.0, 8.4)
-DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 8, 4, True, 1.6, 16.0, 14.0)
+DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 6, 4, True, 1.6, 16.0, 14.0)

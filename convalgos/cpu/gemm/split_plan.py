@@ -15,7 +15,7 @@ from convalgos.cpu.gemm import digit_driver, digit_tiles, split_driver, split_ti
 from convalgos.cpu.gemm.digit_filter import packed_digits
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.split_blocks import SPLIT_ARGUMENTS
-from convalgos.cpu.gemm.split_cut import CHUNK, ROOM, WIDTH, SplitCut
+from convalgos.cpu.gemm.split_cut import ROOM, WIDTH, SplitCut
 from convalgos.cpu.gemm.split_filter import packed_terms
 from convalgos.cpu.gemm.split_forms import DIGITS, LANES
 from convalgos.cpu.layout.strides import map_strides
@@ -40,7 +40,7 @@ class SplitSumsPlan(RegisterFinish):
             "entries": cut.entries, "pad_h": p.padding[1][0], "pad_w": p.padding[2][0],
             "stride_h": p.stride[1], "stride_w": p.stride[2], "step_h": cut.steps[0], "step_w": cut.steps[1],
             "phases": cut.strides[0], "position_bytes": cut.strides[1] * WIDTH,
-            "kernels": np.array(kernels, np.int64), "passes": CHUNK, "fetches": _fetches(cut),
+            "kernels": np.array(kernels, np.int64), "passes": cut.passes, "fetches": _fetches(cut),
             **_of_maps(cut), **self.limit_fields(p),
         }  # fmt: skip
         super().__init__(

@@ -70,8 +70,7 @@ class BoxPlan(KernelPlan):
     ):
         values = box_values(cut, gather) | {
             "output_tiles": output_tiles, "sum_panel": sum_panel, "input_tiles": input_tiles,
-            "multiply_box": multiply_box(), "write_box": write_box(),
-            "offsets": tap_offsets(cut),
+            "write_box": write_box(), "offsets": tap_offsets(cut),
             "finish_tiles": finish_tiles, "place": place, "scatter": scatter,
         }  # fmt: skip
         self._finishes_tiles = bool(finish_tiles) and not place
@@ -80,6 +79,8 @@ class BoxPlan(KernelPlan):
             values["place"] = channel_vectors.place(cut.problem.itemsize, cut.lanes)
         elif not (finish_tiles or scatter):
             values["scatter"] = channel_vectors.scatter(cut.problem.itemsize, cut.lanes)
+        if "multiply_box" not in others:
+            values["multiply_box"] = multiply_box()
         values |= others
         steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
         super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, box_passes(cut))

@@ -17,6 +17,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import digit_tiles, split_tiles
+from convalgos.cpu.gemm.digit_terms import SPREAD
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES, pack_entry, write_terms
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -30,7 +31,7 @@ ENTRY_LINES = ENTRY_BYTES // 64
 STEPS, SPLIT_TURNS = len(split_tiles.PRODUCTS), len(split_tiles.SPLIT_AFTER)
 HIDDEN = 3  # rows that products hide while they are split: with 5 of them 64 channels took 1.1 times as long
 CONFIGURED = 64  # bytes of a configuration: behind two kernels, one for tiles of each number of rows
-KERNELS = 64  # bytes of their addresses
+KERNELS = 64  # bytes of their addresses, and of the spread from which on digits have all products
 
 PACK_FIELDS = fields("w packed panels phases channels vectors tasks")
 
@@ -40,7 +41,8 @@ def product_table(cut: SplitBoxSchedule) -> np.ndarray:
     table = np.zeros(KERNELS + (ROWS + 1) * CONFIGURED, np.uint8)
     tile_sums = digit_tiles.sum_digit_tiles if cut.form.scaled else split_tiles.sum_split_tiles
     kernels = [tile_sums(cut.lanes, count, cut.vectors) for count in (1, 2)]
-    table[:16] = np.array(kernels, np.int64).view(np.uint8)
+    limit = 0 if cut.products > cut.form.products else SPREAD
+    table[:24] = np.array([*kernels, limit], np.int64).view(np.uint8)
     for rows in range(1, ROWS + 1):
         shapes = [(rows, 16)] * 6 + [(16, 16)] * 2
         table[KERNELS + rows * CONFIGURED :][:CONFIGURED] = matrix_tiles.configuration(shapes)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine
+from convalgos.cpu.gemm.digit_terms import HEAD
 from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
 from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS, SplitForm
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
@@ -20,6 +21,7 @@ TARGETS = (16, 24, 32, 48, 64, 96, 128, 192)  # tiles of a box of one thread tha
 # Tiles computed in the time that the filters of a box take to come from L3: see `cost`.
 WAIT, READ = 3.0, 16.0
 CALLED = 150.0  # cycles to begin and to end the sums of 2 x 2 tiles
+FINE, MORE = 4, 2  # outputs of a tile up to which six products of digits do, and more of them for larger ones
 WAITING = 1.1  # times the products, as they wait for loads
 SPLIT, HIDDEN = 18.0, 0.5  # cycles to split two vectors of a row; times that between products
 PARTLY = 4.0  # times as long where channels do not fill entries: masks, and nothing hides it
@@ -51,8 +53,15 @@ class SplitBoxSchedule(BoxSchedule):
 
     @cached_attribute
     def point_bytes(self) -> int:
-        """Of all panels: for each filter TERMS rows of an entry, and its unit."""
-        return self.panels * self.panel * (self.entries * TERMS * ROW_BYTES + 4 * self.form.scaled)
+        """Of all panels: for each filter TERMS rows of an entry, and its unit; and spreads."""
+        spreads = ROW_BYTES * self.panels if self.form.scaled else 0
+        return self.panels * self.panel * (self.entries * TERMS * ROW_BYTES + 4 * self.form.scaled) + spreads
+
+    @property
+    def products(self) -> int:
+        """Of terms, for one of float32: of digits two more where transforms let errors grow much."""
+        large = max(self.rows.outputs, self.columns.outputs) > FINE
+        return self.form.products + (MORE if self.form.scaled and large else 0)
 
     @property
     def spare_rows(self) -> int:
@@ -65,11 +74,11 @@ class SplitBoxSchedule(BoxSchedule):
         one, their units, and sums of 2 x 2 tiles."""
         rows = self.box[0] * self.box[1] * self.tiles + self.spare_rows
         split = TERMS * self.entries * rows * ROW_BYTES
-        beside = whole_lines(4 * rows) + 4 * self.form.sums * TILE_BYTES if self.form.scaled else split
+        beside = HEAD + whole_lines(4 * rows) + 4 * self.form.sums * TILE_BYTES if self.form.scaled else split
         return int(max(super().own_bytes, whole_lines(8 * self.entries) + split + beside))
 
     def peak(self, machine: Machine) -> float:
-        return self.form.peak(machine) / self.form.products
+        return self.form.peak(machine) / self.products
 
     def product_speed(self, pace: float) -> float:
         return 1.0
@@ -96,7 +105,7 @@ class SplitBoxSchedule(BoxSchedule):
     def product_seconds(self, machine: Machine) -> float:
         rate, product = self.form.product_cycles(machine)
         tiles, begun = self.box_cycles
-        products = self.form.products * self.entries * self.vectors
+        products = self.products * self.entries * self.vectors
         panel = tiles * products * product * self.waiting + self.called * begun
         whole = self.problem.w_shape[1] % self.form.channels == 0
         hidden = whole and not self.form.scaled and self.panels >= LEAST_PANELS
