@@ -130,7 +130,7 @@ def test_sums_hold_the_most_products():
 
 
 def test_numbers_of_large_spread_have_two_products_more():
-    """One channel is larger than all others, in x and in w: six products would err by seven times the bound."""
+    """One channel is larger than all others, in x and in w: six products would err by 7 bounds."""
     x, w = reals(POINT)
     x[:, 3] *= 40
     w[:, 7] *= 40

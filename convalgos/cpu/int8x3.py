@@ -2,9 +2,9 @@
 
 x = (d1 2^16 + d2 2^8 + d3) u and w likewise, with whole digits from -128 to 127, and a unit u for each pixel
 of x (for all of a block where the kernel has several taps) and for each filter: a float32 has 24 bits, the
-largest number of a unit 23. Of the nine products six are summed, in whole numbers, which do not round, and two
-more where single numbers are much larger than most (see `digit_terms.SPREAD`); what is left out is below the
-rounding of float32, so that errors are within the bound of direct convolution.
+largest number of a unit 23. Of the nine products six are summed, in whole numbers, which do not round, and
+two more where single numbers are much larger than most (see `digit_terms.SPREAD`); what is left out is below
+the rounding of float32, so that errors are within the bound of direct convolution.
 Matrix tiles multiply bytes at twice the rate of bfloat16, and a filter takes half the bytes of `cpu.bf16x3`.
 
 Errors are relative to the largest number of a unit: of a pixel with channels of very unlike sizes the small
