@@ -105,6 +105,7 @@ def test_weights_that_a_norm_changes_lie_in_a_file_if_there_is_room(tmp_path, mo
     onnx.save(made, path)
     if not room:
         monkeypatch.setattr(mapped_weights.tempfile, "TemporaryFile", full)
+        monkeypatch.setattr(mapped_weights, "_shared", {})  # nor a file that others began
     large, *_ = filters(check(path))
     assert (_mapped(large) is not None) == room
 
@@ -206,3 +207,75 @@ def test_prepared_filters_lie_in_the_order_of_their_steps(tmp_path):
     again = Network.load(tmp_path / "saved.net").plan()
     assert all(0 <= gap < 64 for gap in gaps(again)[:2])
     np.testing.assert_array_equal(again.run([x])[0].reshape(2, 9), wanted)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="open files are not listed")
+@pytest.mark.parametrize("norm", (False, True))  # filters are those of the file, or computed
+def test_a_hundred_weights_take_few_open_files(tmp_path, norm):
+    import resource
+
+    orders = [RNG.permutation(128) for _ in range(100)]
+    made = permuting(orders, norm)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    x = RNG.integers(-99, 99, (1, 128, 3, 2)).astype("f4")
+    wanted = x
+    for order in orders:
+        wanted = wanted[:, order]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = open_files()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 40, hard))
+    try:
+        net = from_onnx(path)
+        net.save(tmp_path / "saved.net")
+        again = Network.load(tmp_path / "saved.net")
+        for each in (net, again):
+            assert len(filters(each)) == 100 and all(_mapped(w) is not None for w in filters(each))
+            np.testing.assert_array_equal(each(x), wanted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert open_files() < before + 20
+
+
+def open_files():
+    return len(os.listdir("/dev/fd"))
+
+
+def permuting(orders, norm):
+    """Convolutions that bring channels into other orders, each with a norm that changes their sign."""
+    ones, zeros = np.ones(128, "f4"), np.zeros(128, "f4")
+    held = {"one": ones, "minus": -ones, "zero": zeros}
+    nodes, last = [], "x"
+    for i, order in enumerate(orders):
+        held[f"w{i}"] = np.eye(128, dtype="f4")[order].reshape(128, 128, 1, 1)
+        nodes.append(helper.make_node("Conv", [last, f"w{i}"], [last := f"c{i}"]))
+        if norm:
+            inputs = [last, "minus", "zero", "zero", "one"]
+            nodes.append(helper.make_node("BatchNormalization", inputs, [last := f"n{i}"], epsilon=0.0))
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 128, 3, 2])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, [1, 128, 3, 2])],
+        [numpy_helper.from_array(v, k) for k, v in held.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_letting_go_of_weights_reaches_their_pages_alone(tmp_path):
+    content = np.arange(1 << 18, dtype="f4")
+    content.tofile(tmp_path / "w")
+    a, b = (mapped_weights.mapped_weights(tmp_path / "w", content.dtype, at, (999, 7)) for at in (12, 30000))
+    assert a._mmap is b._mmap
+    for w in (a, b.T, b[::-1, ::2], b[:0]):
+        mapped_weights.let_go(w)
+    np.testing.assert_array_equal(a.ravel(), content[3:][: a.size])
+    kept = weakref.ref(a._mmap)
+    del a, w
+    np.testing.assert_array_equal(b.ravel(), content[7500:][: b.size])
+    del b
+    assert kept() is None
+    for at in (-4, content.nbytes - 4):
+        with pytest.raises(ValueError, match=str(tmp_path / "w")):
+            mapped_weights.mapped_weights(tmp_path / "w", content.dtype, at, (999, 7))
+    (tmp_path / "w").unlink()
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "w")):
+        mapped_weights.mapped_weights(tmp_path / "w", content.dtype, 0, (999, 7))

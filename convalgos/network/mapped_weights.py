@@ -1,6 +1,7 @@
 """Weights that stay in their file until a filter is prepared from them, and leave memory again after it.
 
 They are memory maps: what is read of one is in memory for as long as the system likes, or until `let_go`.
+A map holds a file descriptor, of which a process may have few: all weights of a file are views of one map.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ import math
 import mmap
 import os
 import tempfile
+import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from convalgos.core.allocator import aligned_empty
 
 MAPPED = 1 << 16  # bytes from which on an array is left in its file: a map is of whole pages
 PIECE = 1 << 22  # bytes that are copied at a time, of an array that lies at an odd address
+SHARED = 1 << 24  # bytes of a file without a name, which weights of less than a piece share
 LETS_GO = hasattr(mmap, "MADV_DONTNEED")
 
 
@@ -33,6 +38,41 @@ class MappedWeights(np.memmap):
         self.stamp = getattr(of, "stamp", None)
 
 
+class _Shared(MappedWeights):
+    """A file without a name, which lives as long as views of it: weights are written one behind the other."""
+
+    file: BinaryIO
+    used: int
+
+    @classmethod
+    def of(cls, size: int) -> _Shared:
+        """One of so many bytes, which take no room before they are written; it is closed with its map."""
+        file = tempfile.TemporaryFile(prefix="convalgos-", buffering=0)  # noqa: SIM115
+        try:
+            file.truncate(size)
+            shared = cls(file, np.uint8, "r", 0, (size,))
+        except BaseException:
+            file.close()
+            raise
+        weakref.finalize(shared, file.close)
+        shared.file, shared.used = file, 0
+        return shared
+
+    def add(self, w: np.ndarray) -> MappedWeights:
+        """Contiguous weights as they lie in the file, from a page on."""
+        begin, left = self.used, w.reshape(-1).view(np.uint8).data
+        self.file.seek(begin)
+        while left:
+            left = left[self.file.write(left) :]
+        self.used = begin + -(-w.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        return _part(self, w.dtype, begin, w.shape)
+
+
+_lock = threading.Lock()  # over the two that follow
+_whole: weakref.WeakValueDictionary[tuple[Any, ...], MappedWeights] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[str, _Shared] = weakref.WeakValueDictionary()  # the last, if it lives
+
+
 def mapped_weights(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> MappedWeights:
     """The array of a shape that begins at an offset of a file, which is only read.
 
@@ -40,11 +80,17 @@ def mapped_weights(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, .
         ValueError: the file is shorter. OSError: as of `open`.
     """
     end = offset + math.prod(shape) * dtype.itemsize
-    if os.stat(path).st_size < end:
-        raise ValueError(f"{path} ends before byte {end}, to which its weights should reach")
-    array = MappedWeights(path, dtype, "r", offset, shape)
-    array.stamp = _stamp(path)
-    return array
+    with open(os.path.abspath(path), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not 0 <= offset <= end <= found.st_size:
+            raise ValueError(f"{path} has {found.st_size} bytes, and its weights should be {offset} to {end}")
+        with _lock:
+            key = file.name, *_stamp(found)
+            whole = _whole.get(key)
+            if whole is None:
+                whole = _whole[key] = MappedWeights(file, np.uint8, "r", 0, (found.st_size,))
+                whole.stamp = _stamp(found)
+    return _part(whole, dtype, offset, shape)
 
 
 def put_in_file(w: np.ndarray) -> np.ndarray:
@@ -55,10 +101,13 @@ def put_in_file(w: np.ndarray) -> np.ndarray:
     if w.nbytes < MAPPED or (w.flags.c_contiguous and _mapped(w) is not None):
         return w
     try:
-        with tempfile.TemporaryFile(prefix="convalgos-") as file:
-            file.write(np.ascontiguousarray(w).data)
-            file.flush()
-            return MappedWeights(file, w.dtype, "r", 0, w.shape)
+        if w.nbytes >= PIECE:  # whose room is free again with it
+            return _Shared.of(w.nbytes).add(np.ascontiguousarray(w))
+        with _lock:
+            shared = _shared.get("last")
+            if shared is None or shared.used + w.nbytes > SHARED:
+                shared = _shared["last"] = _Shared.of(SHARED)
+            return shared.add(np.ascontiguousarray(w))
     except OSError:  # no room, or no folder that may be written
         return w
 
@@ -90,8 +139,11 @@ def as_prepared_from(w: np.ndarray) -> np.ndarray:
 def let_go(w: np.ndarray) -> None:
     """Let what was read of an array leave memory, where it lies in a file: it is there to be read again."""
     whole = _mapped(w)
-    if LETS_GO and whole is not None:
-        whole._mmap.madvise(mmap.MADV_DONTNEED)
+    if LETS_GO and whole is not None and w.size:
+        start, _ = byte_bounds(np.frombuffer(whole._mmap, np.uint8))
+        begin, end = (at - start for at in byte_bounds(w))
+        begin -= begin % mmap.PAGESIZE  # what others have of its first and last page is read again
+        whole._mmap.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def in_memory(array: np.ndarray, place: np.ndarray | None = None) -> np.ndarray:
@@ -111,6 +163,13 @@ def in_memory(array: np.ndarray, place: np.ndarray | None = None) -> np.ndarray:
     return copy
 
 
+def _part(whole: MappedWeights, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> MappedWeights:
+    """An array within a file."""
+    end = offset + math.prod(shape) * dtype.itemsize
+    part = whole[offset:end].view(dtype).reshape(shape)
+    return cast(MappedWeights, part)
+
+
 def _mapped(w: Any) -> Any:
     """The `MappedWeights` of which an array is a view; None of others."""
     while isinstance(w, np.ndarray):
@@ -123,12 +182,22 @@ def _mapped(w: Any) -> Any:
 def _is_rewritten(whole: MappedWeights) -> bool:
     """Whether the file was written since. To remove it, or to put another in its place, leaves the map."""
     with suppress(FileNotFoundError):
-        then, now = whole.stamp, _stamp(Path(str(whole.filename)))
+        then, now = whole.stamp, _stamp(os.stat(str(whole.filename)))
         return then is not None and then[:2] == now[:2] and then != now
     return False
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
     """Which file it is, and when it was written."""
-    found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _forked() -> None:
+    """In a child: the lock may have been held, and the parent goes on to write where it was."""
+    global _lock
+    _lock = threading.Lock()
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -59,7 +59,9 @@ def data_and_arrays(content: np.ndarray) -> tuple[dict[str, Any], list[np.ndarra
     length = int(content[:FIRST_LINE].tobytes().split()[-1])
     data = strict_json.loads(content[FIRST_LINE : FIRST_LINE + length].tobytes().decode())
     rest = content[FIRST_LINE + length :]
-    return data, [_array(rest, **listed) for listed in data["arrays"]]
+    arrays = [_array(rest, **listed) for listed in data["arrays"]]
+    let_go(content)
+    return data, arrays
 
 
 def _hex_digest(pieces: Iterable[bytes | memoryview]) -> str:
