@@ -28,12 +28,11 @@ from convalgos.cpu.gemm.split_blocks import (
     split_block,
     zero_terms,
 )
-from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
-ENTRY_LINES = ENTRY_BYTES // 64
 STEPS = digit_tiles.PRODUCTS  # of an entry, with each of which lines are fetched
 
 

@@ -8,15 +8,13 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
-from convalgos.cpu.gemm.digit_terms import LEAST, pack_digits, unit_bits
+from convalgos.cpu.gemm.digit_terms import LEAST, LIFTED, MOST_SPREAD, pack_digits, unit_bits
 from convalgos.cpu.gemm.split_cut import SplitCut
 from convalgos.cpu.gemm.split_forms import LANES
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, pointer
-
-MOST_SPREAD = 1e6  # told apart
 
 PACK_FIELDS = fields("w packed units channels taps vectors tasks")
 
@@ -56,7 +54,7 @@ def filter_spreads(largest: np.ndarray, squares: np.ndarray, numbers: int) -> np
     largest, squares: of the weights of each filter the largest size, and the sum of squares, (.., filters),
     float32; numbers: how many they are.
     """
-    exponents = np.maximum((largest.view(np.int32) + 0x10102) >> 23, LEAST) - 22
+    exponents = np.maximum((largest.view(np.int32) + LIFTED) >> 23, LEAST) - 22
     units = (exponents << 23).view(np.float32).astype(np.float64)
     found = (2.0**23 * units) ** 2 * numbers / np.maximum(squares, np.finfo(np.float32).tiny)
     found = np.where(squares > 0, np.minimum(found, MOST_SPREAD), 0).reshape(*squares.shape[:-1], -1, LANES)

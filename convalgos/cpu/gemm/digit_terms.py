@@ -23,6 +23,8 @@ MOST = float(np.finfo(np.float32).max)
 LEAST = 23  # exponents, as a float32 has them, of the largest number for which units are told apart
 SPREAD = 2100  # of x times that of filters, from which on the products of the last group are summed
 HEAD = 128  # bytes before the units of a block: sums of squares, and the spread
+MOST_SPREAD = 1e6  # of either that is told apart
+LIFTED = 0x10102  # bits that numbers with more than three digits in their unit lack to the next exponent
 BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
 
 
@@ -30,9 +32,9 @@ BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
 def unit_bits(largest: int) -> Any:
     """The bits of the unit of numbers, from those of the largest of their sizes: NaN, if one is not finite.
 
-    Three digits hold 127 (2^16 + 2^8 + 1) units: what is added lifts larger numbers to the next exponent.
+    Three digits hold 127 (2^16 + 2^8 + 1) units: larger numbers have that of the next exponent.
     """
-    exponent = max((largest + 0x10102) >> 23, LEAST)
+    exponent = max((largest + LIFTED) >> 23, LEAST)
     return NAN if largest >= 0x7F800000 else (exponent - 22) << 23
 
 
@@ -81,7 +83,7 @@ def find_spread(v: Vec, units: Value, count: Value, squares: Value, channels: Va
         total.set(v.fma(part, part, total.value))
     above, below = _lane_sum(v, total.value), _lane_sum(v, v.load(v.pointer(squares)))
     number = v.b.sitofp(channels, v.element)
-    most, none = ir.Constant(v.element, 1e6), ir.Constant(v.element, 0.0)
+    most, none = ir.Constant(v.element, MOST_SPREAD), ir.Constant(v.element, 0.0)
     found = v.b.fdiv(v.b.fmul(above, number), below)
     found = v.b.select(v.b.fcmp_ordered(">", found, most), most, found)
     found = v.b.select(v.b.fcmp_ordered(">", found, none), found, none)  # also where one is not finite

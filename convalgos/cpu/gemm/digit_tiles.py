@@ -9,11 +9,10 @@ Source: Ootomo, Ozaki and Yokota 2024, "DGEMM on integer matrix multiplication u
 
 from __future__ import annotations
 
-from typing import Any
-
 from convalgos.cpu.gemm.split_terms import TERMS, TILE_BYTES
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors import matrix_tiles, simd
+from convalgos.cpu.vectors import matrix_tiles
+from convalgos.cpu.vectors.matrix_tiles import bytes_behind
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
 # Digits of x and of w, by the weight of their products: 2^-14, 2^-22, 2^-30, 2^-38.
@@ -44,7 +43,7 @@ def digit_sums(
         """The products of a group."""
         target = v.pointer(v.iadd(sums, v.imul(group, number)))
         places = {
-            tiles[i][j]: _bytes_behind(v, target, v.iadd(v.imul(sums_tile, i), 64 * j))
+            tiles[i][j]: bytes_behind(v, target, v.iadd(v.imul(sums_tile, i), 64 * j))
             for i in range(PIXEL_TILES)
             for j in range(FILTER_TILES)
         }
@@ -56,20 +55,20 @@ def digit_sums(
                 for total in places:
                     matrix_tiles.zero_tile(v, total)
         with v.loop(entries) as e:
-            at = _bytes_behind(v, filters, v.imul(e, TERMS * FILTER_TILES * TILE_BYTES))
+            at = bytes_behind(v, filters, v.imul(e, TERMS * FILTER_TILES * TILE_BYTES))
             offset = v.table64(offsets, e)
-            later = _bytes_behind(v, v.pointer(ahead), v.imul(e, step))
+            later = bytes_behind(v, v.pointer(ahead), v.imul(e, step))
             for of_x, of_w in GROUPS[number]:
                 if (of_x, of_w) in fetching:
                     with v.loop(fetched) as line:
                         at_line = v.iadd(v.imul(fetched, fetching[of_x, of_w]), line)
                         v.prefetch(later, v.imul(at_line, v.lanes))
-                        v.prefetch(_bytes_behind(v, later, second), v.imul(at_line, v.lanes))
+                        v.prefetch(bytes_behind(v, later, second), v.imul(at_line, v.lanes))
                 for j in range(FILTER_TILES):
-                    place = _bytes_behind(v, at, (of_w * FILTER_TILES + j) * TILE_BYTES)
+                    place = bytes_behind(v, at, (of_w * FILTER_TILES + j) * TILE_BYTES)
                     matrix_tiles.load_tile(v, 6 + j, place, 64)
                 for i, start in enumerate(starts):
-                    place = _bytes_behind(v, start, v.iadd(offset, v.imul(term, of_x)))
+                    place = bytes_behind(v, start, v.iadd(offset, v.imul(term, of_x)))
                     matrix_tiles.load_tile(v, 4 + i, place, pixel)
                 for i in range(PIXEL_TILES):
                     for j in range(FILTER_TILES):
@@ -81,10 +80,6 @@ def digit_sums(
         add(number)
     with v.unless_negative(v.isub(least, 1)):
         add(len(GROUPS) - 1)
-
-
-def _bytes_behind(v: Vec, pointer: Any, offset: Any) -> Any:
-    return v.b.gep(pointer, [v.integer(offset)], source_etype=simd.ir.IntType(8))
 
 
 @jit.specialise

@@ -11,7 +11,8 @@ from convalgos.cpu.vectors.simd import Value, Vec, emitter
 TERMS = 3
 CHANNELS = 32  # of an entry: what a matrix tile has in a row
 TILE_BYTES = 1024  # of 16 rows of 64 bytes
-ENTRY_BYTES = TERMS * TILE_BYTES  # of an entry and a vector of filters
+ENTRY_BYTES = TERMS * TILE_BYTES  # of an entry and a vector of filters,
+ENTRY_LINES = ENTRY_BYTES // 64  # and cache lines
 
 
 def store_terms(v: Vec, low: Any, high: Any, place: Value, term: Value) -> None:

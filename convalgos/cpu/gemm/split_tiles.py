@@ -13,7 +13,8 @@ from typing import Any
 
 from convalgos.cpu.gemm.split_terms import TERMS, TILE_BYTES, store_terms
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors import matrix_tiles, simd
+from convalgos.cpu.vectors import matrix_tiles
+from convalgos.cpu.vectors.matrix_tiles import bytes_behind
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
 # Terms of x and of w in turn, such that a step loads one operand anew, but for the last but one.
@@ -43,15 +44,15 @@ def split_sums(
     row = 64 * FILTER_TILES
     tiles = [[2 * i + j for j in range(FILTER_TILES)] for i in range(PIXEL_TILES)]
     places = [
-        [_bytes_behind(v, target, v.iadd(v.imul(sums_tile, i), 64 * j)) for j in range(FILTER_TILES)]
+        [bytes_behind(v, target, v.iadd(v.imul(sums_tile, i), 64 * j)) for j in range(FILTER_TILES)]
         for i in range(PIXEL_TILES)
     ]
 
     def split_pixel(number: Value, entry: Value) -> None:
         at = v.iadd(v.imul(entry, soon_step), v.imul(number, soon_pixel))
-        parts = [_bytes_behind(v, v.pointer(v.iadd(soon, half)), at) for half in (0, soon_second)]
+        parts = [bytes_behind(v, v.pointer(v.iadd(soon, half)), at) for half in (0, soon_second)]
         for part in parts:
-            v.prefetch(_bytes_behind(v, part, v.imul(soon_pixel, v.imul(soon_count, len(SPLIT_AFTER)))))
+            v.prefetch(bytes_behind(v, part, v.imul(soon_pixel, v.imul(soon_count, len(SPLIT_AFTER)))))
         low, high = (v.load(part) for part in parts)
         store_terms(v, low, high, v.iadd(to, v.iadd(v.imul(entry, to_step), v.imul(number, 64))), term)
 
@@ -65,25 +66,25 @@ def split_sums(
                         else:
                             matrix_tiles.zero_tile(v, total)
     with v.loop(entries) as e:
-        at = _bytes_behind(v, filters, v.imul(e, TERMS * FILTER_TILES * TILE_BYTES))
+        at = bytes_behind(v, filters, v.imul(e, TERMS * FILTER_TILES * TILE_BYTES))
         offset = v.table64(offsets, e)
-        later = _bytes_behind(v, v.pointer(ahead), v.imul(e, step))
+        later = bytes_behind(v, v.pointer(ahead), v.imul(e, step))
         loaded: tuple[Any, Any] = None, None
         for turn, (of_x, of_w) in enumerate(PRODUCTS):
             with v.loop(fetched) as line:
                 at_line = v.imul(v.iadd(v.imul(fetched, turn), line), v.lanes)
                 v.prefetch(later, at_line)
-                v.prefetch(_bytes_behind(v, later, second), at_line)
+                v.prefetch(bytes_behind(v, later, second), at_line)
             if turn in SPLIT_AFTER:
                 with v.loop(soon_count) as i:
                     split_pixel(v.iadd(v.imul(soon_count, SPLIT_AFTER.index(turn)), i), e)
             if of_w != loaded[1]:
                 for j in range(FILTER_TILES):
-                    place = _bytes_behind(v, at, (of_w * FILTER_TILES + j) * TILE_BYTES)
+                    place = bytes_behind(v, at, (of_w * FILTER_TILES + j) * TILE_BYTES)
                     matrix_tiles.load_tile(v, 6 + j, place, 64)
             if of_x != loaded[0]:
                 for i, start in enumerate(starts):
-                    place = _bytes_behind(v, start, v.iadd(offset, v.imul(term, of_x)))
+                    place = bytes_behind(v, start, v.iadd(offset, v.imul(term, of_x)))
                     matrix_tiles.load_tile(v, 4 + i, place, pixel)
             loaded = of_x, of_w
             for i in range(PIXEL_TILES):
@@ -92,10 +93,6 @@ def split_sums(
     for row_of_tiles, at in zip(tiles, places, strict=True):
         for total, place in zip(row_of_tiles, at, strict=True):
             matrix_tiles.store_tile(v, total, place, row)
-
-
-def _bytes_behind(v: Vec, pointer: Any, offset: Any) -> Any:
-    return v.b.gep(pointer, [v.integer(offset)], source_etype=simd.ir.IntType(8))
 
 
 @jit.specialise

@@ -16,8 +16,9 @@ from typing import Any
 from convalgos.core.processor import cpuinfo
 from convalgos.cpu.compile.code_generation import has
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors import matrix_tiles, microkernel, simd
+from convalgos.cpu.vectors import matrix_tiles, microkernel
 from convalgos.cpu.vectors.integers import words_of
+from convalgos.cpu.vectors.matrix_tiles import bytes_behind
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
 
@@ -77,22 +78,22 @@ def matrix_sums(
     tiles = [[2 * i + j for j in range(FILTER_TILES)] for i in range(PIXEL_TILES)]
     further = v.b.select(v.b.icmp_signed("!=", begin_row, v.integer(0)), y_tile, v.integer(0))
     for i, row_of_tiles in enumerate(tiles):
-        source = _bytes_behind(v, v.pointer(begin), v.imul(further, i))
+        source = bytes_behind(v, v.pointer(begin), v.imul(further, i))
         for j, total in enumerate(row_of_tiles):
-            matrix_tiles.load_tile(v, total, _bytes_behind(v, source, 64 * j), begin_row)
+            matrix_tiles.load_tile(v, total, bytes_behind(v, source, 64 * j), begin_row)
     with v.loop(chunks) as t:
-        at = _bytes_behind(v, filters, v.imul(t, w_chunk))
+        at = bytes_behind(v, filters, v.imul(t, w_chunk))
         for j in range(FILTER_TILES):
-            matrix_tiles.load_tile(v, 6 + j, _bytes_behind(v, at, 64 * j), w_row)
+            matrix_tiles.load_tile(v, 6 + j, bytes_behind(v, at, 64 * j), w_row)
         offset = v.table64(offsets, t)
         for i, start in enumerate(starts):
-            matrix_tiles.load_tile(v, 4 + i, _bytes_behind(v, start, offset), pixel)
+            matrix_tiles.load_tile(v, 4 + i, bytes_behind(v, start, offset), pixel)
             for j in range(FILTER_TILES):
                 matrix_tiles.tile_dot(v, TILE_KINDS[KIND], tiles[i][j], 4 + i, 6 + j)
     for i in range(PIXEL_TILES):
-        target = _bytes_behind(v, v.pointer(y), v.imul(i, y_tile))
+        target = bytes_behind(v, v.pointer(y), v.imul(i, y_tile))
         for j in range(FILTER_TILES):
-            matrix_tiles.store_tile(v, tiles[i][j], _bytes_behind(v, target, 64 * j), row)
+            matrix_tiles.store_tile(v, tiles[i][j], bytes_behind(v, target, 64 * j), row)
 
 
 def tile_shapes(pixels: int, words: int) -> list[tuple[int, int]]:
@@ -108,7 +109,7 @@ def vector_sums(
     """The same for one tile of pixels by vectors of filters; words: of a chunk, x_word bytes apart in x."""
     i = words_of(v)
     start = v.pointer(first)
-    starts = [_bytes_behind(v, start, v.imul(pixel, n)) for n in range(PIXELS)]
+    starts = [bytes_behind(v, start, v.imul(pixel, n)) for n in range(PIXELS)]
     filters, target, wide = v.pointer(w), v.pointer(y), range(VECTORS)
     of = v if KIND in (BRAIN, SINGLES) else i
     dot: dict[int, Callable[..., Any]] = {
@@ -117,25 +118,21 @@ def vector_sums(
     }  # fmt: skip
     sums = [[of.register(of.load(v.pointer(begin), j * v.lanes)) for j in wide] for _ in range(PIXELS)]
     with v.loop(chunks) as t:
-        offset, at = v.table64(offsets, t), _bytes_behind(v, filters, v.imul(t, w_chunk))
+        offset, at = v.table64(offsets, t), bytes_behind(v, filters, v.imul(t, w_chunk))
         with v.loop(words) as k:
-            here = _bytes_behind(v, at, v.imul(k, w_row))
+            here = bytes_behind(v, at, v.imul(k, w_row))
             weights = [i.load(here, j * v.lanes) for j in wide]
             word = v.iadd(offset, v.imul(k, x_word))
             if KIND == SINGLES:  # in planes, where a processor foresees nothing
                 soon = v.iadd(word, v.imul(x_word, microkernel.PREFETCH_TAPS))
-                v.prefetch(_bytes_behind(v, starts[0], soon), near=True)
+                v.prefetch(bytes_behind(v, starts[0], soon), near=True)
             for row, place in zip(sums, starts, strict=True):
-                value = i.broadcast(_bytes_behind(v, place, word))
+                value = i.broadcast(bytes_behind(v, place, word))
                 for total, weight in zip(row, weights, strict=True):
                     total.set(dot[KIND](total.value, value, weight))
     for n, row in enumerate(sums):
         for j, total in enumerate(row):
             of.store(total.value, target, (n * VECTORS + j) * v.lanes)
-
-
-def _bytes_behind(v: Vec, pointer: Any, offset: Any) -> Any:
-    return v.b.gep(pointer, [v.integer(offset)], source_etype=simd.ir.IntType(8))
 
 
 @jit.specialise

@@ -28,11 +28,11 @@ from convalgos.cpu.gemm.digit_terms import (
     unit_bits,
     write_digits,
 )
-from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of, image_tiles
-from convalgos.cpu.tiled.split_products import CONFIGURED, ENTRY_LINES, KERNELS
+from convalgos.cpu.tiled.split_products import CONFIGURED, KERNELS
 from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer

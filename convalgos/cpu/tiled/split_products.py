@@ -18,7 +18,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import digit_tiles, split_tiles
 from convalgos.cpu.gemm.digit_terms import SPREAD
-from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES, pack_entry, write_terms
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES, pack_entry, write_terms
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of, image_tiles
@@ -27,7 +27,6 @@ from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 ROWS = matrix_tiles.ROWS
-ENTRY_LINES = ENTRY_BYTES // 64
 STEPS, SPLIT_TURNS = len(split_tiles.PRODUCTS), len(split_tiles.SPLIT_AFTER)
 HIDDEN = 3  # rows that products hide while they are split: with 5 of them 64 channels took 1.1 times as long
 CONFIGURED = 64  # bytes of a configuration: behind two kernels, one for tiles of each number of rows

@@ -80,6 +80,11 @@ def tile_dot(v: Vec, kind: str, total: int, rows: int, columns: int) -> None:
     _call(v, name, *map(_number, (total, rows, columns)))
 
 
+def bytes_behind(v: Vec, pointer: Any, offset: Any) -> Any:
+    """A pointer so many bytes further."""
+    return v.b.gep(pointer, [v.integer(offset)], source_etype=ir.IntType(8))
+
+
 def _number(tile: int) -> Any:
     return ir.Constant(ir.IntType(8), tile)
 
