@@ -204,10 +204,11 @@ class Algorithm(ABC):
         """Of the prepared filter."""
         return problem.w_bytes
 
-    def seconds_between_layers(self, seconds: float, reading: float) -> float:
+    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
         """Of a run whose x another layer wrote, and which finds no filters in the caches of the cores.
 
         Args:
+            problem: of the layer.
             seconds: of a run behind runs of the same layer.
             reading: the filters that those caches hold then, once.
         """

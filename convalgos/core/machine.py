@@ -134,8 +134,13 @@ class Machine:
     def stream_near(self, nbytes: float) -> float:
         """Seconds to move arrays of so many bytes in all, which lie in L2 where they fit there."""
         if nbytes < self.threads * self.l2_bytes:
-            return nbytes / (self.l2_bandwidth or NOMINAL_L2 * self.cache_bandwidth)
+            return nbytes / self.near_bandwidth
         return self.stream(nbytes)
+
+    @property
+    def near_bandwidth(self) -> float:
+        """bytes/s read plus written by all threads, on arrays that stay in the L2 of their threads."""
+        return self.l2_bandwidth or NOMINAL_L2 * self.cache_bandwidth
 
 
 _assumed: Machine | None = None

@@ -328,6 +328,11 @@ class Direct(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         return direct_form(problem).least(problem, machine)
 
+    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
+        if gemv.is_gemv(problem):
+            return seconds + reading  # no sums to hide it
+        return super().seconds_between_layers(problem, seconds, reading)
+
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return direct_form(problem).scratch_bytes(problem)
 

@@ -130,8 +130,8 @@ class BackwardData(ByForward):
             return 0
         return sum(count * self.inner.filter_bytes(f) for f, count in self.kinds(problem))
 
-    def seconds_between_layers(self, seconds: float, reading: float) -> float:
-        return self.inner.seconds_between_layers(seconds, reading)
+    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
+        return self.inner.seconds_between_layers(problem, seconds, reading)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

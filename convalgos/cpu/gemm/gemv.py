@@ -30,6 +30,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
@@ -249,10 +250,11 @@ def gemv_scratch_bytes(problem: ConvProblem) -> int:
 
 
 def gemv_seconds(problem: ConvProblem, machine: Machine) -> float:
-    """Predicted time of a run: to read the filter, or to sum."""
+    """Predicted time of a run: to read the filter from where it lies, beside the sums."""
     p = problem
     threads = machine.threads if worth_sharing(p) else 1
-    read = p.w_bytes / (machine.cache_bandwidth * threads)
+    read = p.w_bytes / machine.near_bandwidth * machine.threads / threads
+    read += reading_seconds(p.w_bytes, p.w_bytes / threads, p.w_bytes, machine)
     sums = p.flops / machine.peak(p.dtype) * machine.threads / threads
     copied = 0 if math.prod(p.spatial) == 1 else p.gemm_m * p.gemm_k
-    return CALL + max(read, sums) + copied * COPIED
+    return CALL + math.hypot(read, sums) + copied * COPIED

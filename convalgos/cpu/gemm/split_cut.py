@@ -22,6 +22,7 @@ from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.digit_terms import HEAD
 from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, LANES, SplitForm
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS, TILE_BYTES
+from convalgos.cpu.runtime.filter_reads import beyond_l3_seconds
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 
@@ -303,4 +304,5 @@ def split_seconds(problem: ConvProblem, machine: Machine, form: SplitForm = BRAI
     """Predicted time of a run."""
     rate, product = form.product_cycles(machine)
     cycles = split_cycles(split_cut(problem, form), machine.threads, product)
-    return CALL + machine.launch + BEGUN + cycles / rate
+    far = beyond_l3_seconds(form.filter_bytes(problem.as_3d), machine)
+    return CALL + machine.launch + BEGUN + cycles / rate + far

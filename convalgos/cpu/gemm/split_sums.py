@@ -62,8 +62,8 @@ class SplitSums(SingleThreaded, Algorithm):
     def filter_bytes(self, problem: ConvProblem) -> int:
         return self.form.filter_bytes(problem.as_3d)
 
-    def seconds_between_layers(self, seconds: float, reading: float) -> float:
-        return super().seconds_between_layers(BETWEEN_LAYERS * seconds, reading)
+    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
+        return super().seconds_between_layers(problem, BETWEEN_LAYERS * seconds, reading)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return plan_threads() * self._cut(problem).scratch_bytes

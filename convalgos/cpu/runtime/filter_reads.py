@@ -36,6 +36,11 @@ def rereading_seconds(nbytes: int, of_all: float, machine: Machine) -> float:
     return max(0.0, nbytes * _seconds_of_byte(of_all, machine) - known)
 
 
+def beyond_l3_seconds(nbytes: int, machine: Machine) -> float:
+    """That filters of so many bytes take longer in each run than from L3, as L3 cannot hold them."""
+    return nbytes * max(0.0, _seconds_of_byte(nbytes, machine) - 1 / machine.cache_bandwidth)
+
+
 def _seconds_of_byte(of_all: float, machine: Machine) -> float:
     """Of filters of so many bytes, that are not in L2."""
     # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
