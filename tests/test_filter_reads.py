@@ -6,7 +6,7 @@ import pytest
 
 from convalgos.core.machine import Machine
 from convalgos.cpu.runtime import filter_reads
-from convalgos.cpu.runtime.filter_reads import rereading_seconds
+from convalgos.cpu.runtime.filter_reads import beyond_l3_seconds, rereading_seconds
 
 L3 = 32 << 20
 MACHINE = Machine("test", 2, 64, 1 << 15, 1 << 20, L3, 5e11, 2.5e11, 2e10, 6e10, 2e-6)
@@ -31,3 +31,8 @@ def test_what_no_run_finds_in_the_caches_is_not_charged_again() -> None:
 def test_filters_of_large_networks_come_from_memory() -> None:
     near, between, far = (rereading_seconds(1 << 20, share * L3, MACHINE) for share in (0.7, 1.1, 2.0))
     assert near < between < far == pytest.approx((1 << 20) / 20e9)
+
+
+def test_filters_that_l3_cannot_hold_take_longer_in_each_run() -> None:
+    assert beyond_l3_seconds(L3 // 2, MACHINE) == 0
+    assert beyond_l3_seconds(4 * L3, MACHINE) == pytest.approx(4 * L3 * (1 / 20e9 - 1 / 60e9))

@@ -195,21 +195,6 @@ class DirectForm(Protocol):
     def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan: ...
 
 
-class FewOutputs:
-    """The filter is read once, each of its elements for all outputs."""
-
-    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
-        return gemv.gemv_seconds(problem, machine)
-
-    least = seconds
-
-    def scratch_bytes(self, problem: ConvProblem) -> int:
-        return gemv.gemv_blocking(problem).tasks * gemv.gemv_scratch_bytes(problem)
-
-    def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
-        return gemv.GemvPlan(problem, algorithm)
-
-
 class Neighbours:
     """The pixels of a 1x1 layer are neighbours: packed, or read as they lie."""
 
@@ -276,7 +261,7 @@ class InBlocks:
         return blocked_plan.BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
 
 
-FEW_OUTPUTS, NEIGHBOURS, BLOCKS, IN_BLOCKS = FewOutputs(), Neighbours(), TabledBlocks(), InBlocks()
+FEW_OUTPUTS, NEIGHBOURS, BLOCKS, IN_BLOCKS = gemv.FewOutputs(), Neighbours(), TabledBlocks(), InBlocks()
 
 
 def direct_form(problem: ConvProblem) -> DirectForm:

@@ -249,12 +249,23 @@ def gemv_scratch_bytes(problem: ConvProblem) -> int:
     return GemvPlan._input_bytes(p) + whole_lines(sums * p.itemsize)
 
 
-def gemv_seconds(problem: ConvProblem, machine: Machine) -> float:
-    """Predicted time of a run: to read the filter from where it lies, beside the sums."""
-    p = problem
-    threads = machine.threads if worth_sharing(p) else 1
-    read = p.w_bytes / machine.near_bandwidth * machine.threads / threads
-    read += reading_seconds(p.w_bytes, p.w_bytes / threads, p.w_bytes, machine)
-    sums = p.flops / machine.peak(p.dtype) * machine.threads / threads
-    copied = 0 if math.prod(p.spatial) == 1 else p.gemm_m * p.gemm_k
-    return CALL + math.hypot(read, sums) + copied * COPIED
+class FewOutputs:
+    """The form of direct convolution whose filter is read once, each of its elements for all outputs."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        """Predicted time of a run: to read the filter from where it lies, beside the sums."""
+        p = problem
+        threads = machine.threads if worth_sharing(p) else 1
+        read = p.w_bytes / machine.near_bandwidth * machine.threads / threads
+        read += reading_seconds(p.w_bytes, p.w_bytes / threads, p.w_bytes, machine)
+        sums = p.flops / machine.peak(p.dtype) * machine.threads / threads
+        copied = 0 if math.prod(p.spatial) == 1 else p.gemm_m * p.gemm_k
+        return CALL + math.hypot(read, sums) + copied * COPIED
+
+    least = seconds
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        return gemv_blocking(problem).tasks * gemv_scratch_bytes(problem)
+
+    def plan(self, problem: ConvProblem, algorithm: Algorithm) -> GemvPlan:
+        return GemvPlan(problem, algorithm)
