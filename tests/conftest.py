@@ -5,6 +5,7 @@ for users, so that a second run is fast. What they time does not: it would decid
 caches use folders of their own.
 """
 
+import gc
 import os
 import tempfile
 
@@ -27,6 +28,13 @@ def pytest_configure(config):
         from convalgos.select import devices
 
         devices.measured_machine()
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays: cycles are looked for among what is newer, and less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 20)
 
 
 @pytest.fixture
