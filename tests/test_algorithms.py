@@ -4,13 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import cpu_algorithms
+from helpers import cpu_algorithms, may_serve
 
 import convalgos as ca
+from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.direct import Direct
 from convalgos.cpu.reference import Reference, ReferencePlan
-from convalgos.testing import CHECKS, check, check_algorithm
+from convalgos.testing import CHECKS, check, check_algorithm, table_problems
+from convalgos.testing.contract import LAID, MANY_FILTERS, WITH_NAN
+from convalgos.testing.problems import suited
 
 ELSEWHERE = ("random_problems", "gradients")  # test_random_layers.py and test_gradients.py go further
 PROMISES = [name for name in CHECKS if name not in ELSEWHERE]
@@ -21,14 +24,24 @@ OF_FLOATS = (
 )  # fmt: skip
 
 
+OF_TYPES = {"integers": {"int8", "uint8"}, "binary": {"binary"}, "sixteen_bits": set(HALF_DTYPES)}
+ON = {"not_a_number": WITH_NAN, "arrays_as_they_come": LAID, "repeats": LAID, "equal_filters": MANY_FILTERS}
+
+
 def promised(algorithm, promise):
-    """Whether a check is of types that an algorithm computes."""
-    for name, dtypes in (("integers", {"int8", "uint8"}), ("binary", {"binary"})):
-        if promise == name:
-            return bool(dtypes & set(algorithm.dtypes))
+    """Whether a check is of types, and has problems, that an algorithm computes."""
+    if promise in OF_FLOATS and "float32" not in algorithm.dtypes:
+        return False
+    if promise in OF_TYPES and not OF_TYPES[promise] & set(algorithm.dtypes):
+        return False
+    if promise == "refusals":
+        return any(
+            reason for dtype in ("float32", "float64") for _, reason in table_problems(algorithm, dtype)
+        )
     if promise == "equal_filters" and not algorithm.equal_bits:
         return False
-    return promise not in OF_FLOATS or "float32" in algorithm.dtypes
+    problems = (suited(algorithm, ca.ConvProblem.parse(text)) for text in ON.get(promise, ()))
+    return promise not in ON or may_serve(algorithm, *problems)
 
 
 CASES = [(p, a) for p in PROMISES for a in cpu_algorithms() if promised(a, p)]
