@@ -30,11 +30,18 @@ def pytest_configure(config):
         devices.measured_machine()
 
 
-def pytest_collection_finish():
-    """What was imported and collected stays: cycles are looked for among what is newer, and less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 20)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Imports and collected tests stay: cycles are not looked for among them, and among what is newer less
+    often. That took a fifth of the time to collect, and a seventh of that to run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 20)
+        gc.enable()
 
 
 @pytest.fixture
