@@ -5,6 +5,7 @@ for users, so that a second run is fast. What they time does not: it would decid
 caches use folders of their own.
 """
 
+import gc
 import os
 import tempfile
 
@@ -27,6 +28,20 @@ def pytest_configure(config):
         from convalgos.select import devices
 
         devices.measured_machine()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Imports and collected tests stay: cycles are not looked for among them, and among what is newer less
+    often. That took a fifth of the time to collect, and a seventh of that to run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 20)
+        gc.enable()
 
 
 @pytest.fixture

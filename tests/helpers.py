@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.epilogue import ActivationLike, activated, activation_of
+from convalgos.core.errors import missing
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer
@@ -32,6 +33,14 @@ def why_not_here(name: str, dtype: str = "float32") -> str | None:
     """Why this machine cannot run an algorithm, as it lacks a module or instructions; or None."""
     reasons = [reason for p, reason in table_problems(find_algorithm(name), dtype) if not p.is_empty]
     return None if None in reasons else max(set(reasons), key=reasons.count)
+
+
+def may_serve(algorithm: Algorithm, *problems: ConvProblem) -> bool:
+    """Whether a test of an algorithm on the first of some problems that it serves is to be collected: it
+    serves one here, or would where a module were installed, so that its test is skipped."""
+    return any(map(missing, algorithm.needs)) or any(
+        algorithm.why_not(algorithm.computed(problem)) is None for problem in problems
+    )
 
 
 def serves(choice: str, problem: ConvProblem) -> bool:

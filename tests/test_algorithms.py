@@ -4,13 +4,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import cpu_algorithms
+from helpers import cpu_algorithms, may_serve
 
 import convalgos as ca
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.direct import Direct
 from convalgos.cpu.reference import Reference, ReferencePlan
 from convalgos.testing import CHECKS, check, check_algorithm
+from convalgos.testing.contract import (
+    IN_SIXTEEN_BITS,
+    LAID,
+    LAYOUTS,
+    MANY_FILTERS,
+    SIXTEEN_BITS,
+    WITH_NAN,
+)
+from convalgos.testing.problems import suited
 
 ELSEWHERE = ("random_problems", "gradients")  # test_random_layers.py and test_gradients.py go further
 PROMISES = [name for name in CHECKS if name not in ELSEWHERE]
@@ -21,14 +30,25 @@ OF_FLOATS = (
 )  # fmt: skip
 
 
+OF_TYPES = {"integers": {"int8", "uint8"}, "binary": {"binary"}}
+ON = {
+    "not_a_number": WITH_NAN, "arrays_as_they_come": LAID, "repeats": LAID, "equal_filters": MANY_FILTERS,
+    "sixteen_bits": (
+        *IN_SIXTEEN_BITS, *(f"{text} float16 {layout}" for text in SIXTEEN_BITS for layout in LAYOUTS),
+    ),
+}  # fmt: skip
+
+
 def promised(algorithm, promise):
-    """Whether a check is of types that an algorithm computes."""
-    for name, dtypes in (("integers", {"int8", "uint8"}), ("binary", {"binary"})):
-        if promise == name:
-            return bool(dtypes & set(algorithm.dtypes))
+    """Whether a check is of types, and has problems, that an algorithm computes."""
+    if promise in OF_FLOATS and "float32" not in algorithm.dtypes:
+        return False
+    if promise in OF_TYPES and not OF_TYPES[promise] & set(algorithm.dtypes):
+        return False
     if promise == "equal_filters" and not algorithm.equal_bits:
         return False
-    return promise not in OF_FLOATS or "float32" in algorithm.dtypes
+    problems = (suited(algorithm, ca.ConvProblem.parse(text)) for text in ON.get(promise, ()))
+    return promise not in ON or may_serve(algorithm, *problems)
 
 
 CASES = [(p, a) for p in PROMISES for a in cpu_algorithms() if promised(a, p)]
@@ -37,7 +57,7 @@ CASES = [(p, a) for p in PROMISES for a in cpu_algorithms() if promised(a, p)]
 @pytest.mark.parametrize(("promise", "algorithm"), CASES, ids=[f"{p}-{a.id}" for p, a in CASES])
 def test_algorithm(promise, algorithm):
     problem = ca.ConvProblem.parse("n1 c3 h16 w17 k5 r3 s3 p1")
-    if not CHECKS[promise](algorithm):
+    if not CHECKS[promise](algorithm) and promise != "refusals":  # of which some have none
         pytest.skip(f"none of the problems of this check: {algorithm.why_not(problem)}")
 
 

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from helpers import may_serve
 
 import convalgos as ca
 from convalgos import ConvProblem, Unsupported
@@ -160,26 +161,29 @@ def part_of_larger(array):
     return part
 
 
-@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-@pytest.mark.parametrize(
-    "text",
-    [
+APART = [
+    ConvProblem.parse(text).replace(layout=layout)
+    for text in (
         "n2 c1 h40 w33 k2 r9 s7 p3", "float64 n1 c2 h21 w70 k3 r5 s5 p2", "n2 c3 w90 k4 s9",
         "n2 c2 d4 h9 w40 k4 t2 r3 s3 p1 dilation1,2,1 groups2 edge", "n1 c2 h7 w900 k2 r1 s31 p0,15 groups2",
-    ],
-)  # fmt: skip
+    )
+    for layout in ("channels_first", "channels_last")
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "algorithm",
+    ("algorithm", "problem"),
     [
-        a
+        (a, problem)
         for a in algorithms("cpu")
         if a.family in ("cpu.fft", "cpu.fft_planes") or a.id == "cpu.depthwise.rows"
+        for problem in APART
+        if may_serve(a, problem)
     ],
-    ids=str,
+    ids=lambda v: getattr(v, "id", None) or str(v),
 )
-def test_rows_may_lie_apart_where_the_plan_says_so(algorithm, text, layout):
+def test_rows_may_lie_apart_where_the_plan_says_so(algorithm, problem):
     """x is read in a larger map, and y written in one, of which nothing else changes."""
-    problem = ConvProblem.parse(text).replace(layout=layout)
     if reason := algorithm.why_not(problem):
         pytest.skip(reason)
     x, w, y, bias, residual = data(problem)
@@ -200,15 +204,18 @@ def test_rows_may_lie_apart_where_the_plan_says_so(algorithm, text, layout):
 INTEGERS = ConvProblem.parse("uint8 w_int8 y_uint8 n2 c8 h9 w11 k7 r3 s3 per_channel")
 
 
-@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize(
-    "algorithm", [a for a in algorithms("cpu") if not a.why_not(INTEGERS)], ids=lambda a: a.id
+    ("algorithm", "problem"),
+    [
+        (a, problem)
+        for a in algorithms("cpu")
+        for problem in (INTEGERS, INTEGERS.replace(layout="channels_last"))
+        if not a.why_not(problem)
+    ],
+    ids=lambda v: getattr(v, "id", None) or str(v),
 )
-def test_bytes_of_images_that_lie_apart(algorithm, layout):
+def test_bytes_of_images_that_lie_apart(algorithm, problem):
     """Slices of the channels of a map, as concatenations have them; what lies between stays as it is."""
-    problem = INTEGERS.replace(layout=layout)
-    if reason := algorithm.why_not(problem):
-        pytest.skip(reason)
     rng = np.random.default_rng(3)
     of_x, of_w, of_y = problem.array_shapes
     x, w = rng.integers(0, 256, of_x, np.uint8), rng.integers(-64, 64, of_w, np.int8)

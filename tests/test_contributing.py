@@ -25,7 +25,7 @@ def run(tmp_path_factory):
     """Runs Python on a copy of the package that holds the examples, and returns what it prints."""
     folder = tmp_path_factory.mktemp("copy")
     for part in ("convalgos", "kernels"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / part)  # with what Python compiled of it
     examples = re.findall(r"```(?:python|cuda)\n(.*?)```", GUIDE, re.S)
     for name, example in zip(EXAMPLES, examples, strict=True):
         (folder / name).write_text(example)
@@ -44,47 +44,49 @@ def run(tmp_path_factory):
     return run
 
 
+def commands(run, *lines):
+    """What commands of `convalgos` print, in one process."""
+    code = (
+        "import sys, json; from convalgos.tools.cli.main import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    main(words, standalone_mode=False); print('\\f', flush=True)"
+    )
+    return run("-c", code, json.dumps(lines)).split("\f")[:-1]
+
+
 def test_it_is_listed_ranked_and_explained(run):
     code = "import convalgos as ca; print(*[a.id for a in ca.algorithms()])"
     assert {"cpu.taps", "gpu.naive"} <= set(run("-c", code).split())
-    for direction in DIRECTIONS:
-        assert re.search(r"cpu\.taps +\d", run("-m", "convalgos", "explain", PROBLEM, direction))
-    refused = run("-m", "convalgos", "explain", PROBLEM, "groups2")
+    *shown, refused = commands(run, *(["explain", PROBLEM, more] for more in (*DIRECTIONS, "groups2")))
+    assert all(re.search(r"cpu\.taps +\d", text) for text in shown)
     assert "takes groups=1 only" in refused
 
 
 def test_it_is_measured_and_checked(run, tmp_path):
-    for direction in DIRECTIONS:
-        found = run("-m", "convalgos", "find", PROBLEM, direction, "--rounds", "1")
-        assert re.search(r"cpu\.taps +\d", found)
     report = tmp_path / "report.json"
-    run("-m", "convalgos", "bench", PROBLEM, "--rounds", "1", "--peers", "none", "--json", str(report))
+    *found, _ = commands(
+        run,
+        *(["find", PROBLEM, direction, "--rounds", "1"] for direction in DIRECTIONS),
+        ["bench", PROBLEM, "--rounds", "1", "--peers", "none", "--json", str(report)],
+    )
+    assert all(re.search(r"cpu\.taps +\d", text) for text in found)
     (layer,) = json.loads(report.read_text())["layers"]
     (found,) = [c for c in layer["candidates"] if c["algorithm"] == "cpu.taps"]
     assert 0 < found["error"] < 1e-5
     assert found["median_s"] > 0
 
 
-def results_of(run, keyword, *names):
-    """(how many tests passed, the rest of pytest's last line)"""
-    files = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
-    shown = run("-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), "-k", keyword,
-                "-p", "no:cacheprovider", *files)  # fmt: skip
-    passed, _, rest = shown.strip().rpartition("\n")[2].partition(" passed")
-    return int(passed), rest
-
-
-def test_every_test_of_algorithms_takes_it(run):
-    names = ("algorithms", "gradients", "properties", "threads", "onnx")
-    passed, rest = results_of(run, "taps and not networks", *names)
-    assert passed >= 19
-    assert "skipped" not in rest
-
-
-@pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
-def test_every_test_of_gpu_algorithms_takes_the_one_for_a_gpu(run):
-    passed, _ = results_of(run, "naive", "gpu", "gpu_kernels", "gpu_gradients")
-    assert passed >= 10
+def test_every_test_of_algorithms_takes_them(run):
+    """Both in one run, which imports what they need once."""
+    names = ["algorithms", "gradients", "properties", "threads", "onnx"]
+    names += [] if shim.missing() else ["gpu", "gpu_kernels", "gpu_gradients"]
+    shown = run("-m", "pytest", "-q", "-rps", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider",
+                "-k", "(taps or naive) and not networks",
+                *(str(ROOT / "tests" / f"test_{name}.py") for name in names))  # fmt: skip
+    passed = re.findall(r"^PASSED .*", shown, re.M)
+    assert sum("taps" in test for test in passed) >= 19
+    assert sum("naive" in test for test in passed) >= 10 or shim.missing()
+    assert not re.search(r"^SKIPPED .*test_(algorithms|gradients|properties|threads|onnx)", shown, re.M)
 
 
 def test_the_guide_s_commands_exist():

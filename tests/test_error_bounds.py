@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import may_serve
 
 import convalgos as ca
 from convalgos.core.errors import missing
@@ -13,56 +14,52 @@ from convalgos.cpu.reference import answer, deviation, error_scale
 from convalgos.select import algorithms_on, find_algorithm
 from convalgos.select.measure.accuracy import AccuracyCheck
 
-CANDIDATES = [(d, a) for d in DIRECTIONS for a in algorithms_on("cpu", d)]
-each_candidate = pytest.mark.parametrize(
-    ("direction", "algorithm"), CANDIDATES, ids=lambda v: getattr(v, "id", v)
-)
-ONE_SUM = {  # in each direction a problem of one output, the sum of a few products
-    "forward": "n1 c2 w1 k1 s1 stride2",
-    "backward_data": "n1 c1 w1 k2 s1",
-    "backward_weights": "n2 c1 d1 h1 w1 k1 t1 r1 s1",
-}
+ONE_SUM = [  # in each direction a problem of one output, the sum of a few products
+    ca.ConvProblem.parse("n1 c2 w1 k1 s1 stride2"),
+    ca.ConvProblem.parse("n1 c1 w1 k2 s1 backward_data"),
+    ca.ConvProblem.parse("n2 c1 d1 h1 w1 k1 t1 r1 s1 backward_weights"),
+]
+HALVES = [ca.ConvProblem.parse(f"n2 c3 h9 w8 k5 r3 s3 p1 float16 {d}") for d in DIRECTIONS]
 
 
-def served(algorithm, problem):
-    """Or skip it, where something is not installed."""
+def each_candidate(problems):
+    served = [(p, a) for p in problems for a in algorithms_on("cpu", p.direction) if may_serve(a, p)]
+    ids = [f"{p.direction}-{a.id}" for p, a in served]
+    return pytest.mark.parametrize(("problem", "algorithm"), served, ids=ids)
+
+
+def plan_or_skip(algorithm, problem):
     if reason := next(filter(None, map(missing, algorithm.needs)), None):
         pytest.skip(reason)
-    return algorithm.why_not(algorithm.computed(problem)) is None
+    return algorithm.serve(problem)
 
 
-@each_candidate
-def test_a_sum_that_cancels_errs_by_the_size_of_its_products(direction, algorithm):
-    problem = ca.ConvProblem.parse(ONE_SUM[direction]).replace(direction=direction)
-    if not served(algorithm, problem):
-        return
-    plan, rng = algorithm.serve(problem), np.random.default_rng(0)
+@each_candidate(ONE_SUM)
+def test_a_sum_that_cancels_errs_by_the_size_of_its_products(problem, algorithm):
+    plan, rng = plan_or_skip(algorithm, problem), np.random.default_rng(0)
     first, second, _ = problem.array_shapes
     for _ in range(25):
         x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (first, second))
         w.flat[1] = -x.flat[0] * w.flat[0] / x.flat[1]  # rounded: a little is left of the sum
         y = answer(problem, x, w)
         assert AccuracyCheck(problem, arrays=(x, w)).error(plan(x, w)) <= algorithm.error_bound(problem)
-        if direction != "backward_weights":
+        if problem.direction != "backward_weights":
             bias = np.float32(-y).reshape(1) + np.float32(1e-6)  # cancels once more, below and above zero
             expected = np.maximum(y + bias, 0)
             off = deviation("float32", plan(x, w, bias=bias, activation="relu"), expected).max()
             assert off <= algorithm.error_bound(problem) * error_scale(problem, x, w, y + bias)
 
 
-@each_candidate
-def test_what_is_beyond_float16_is_infinite_without_a_word(direction, algorithm):
-    problem = ca.ConvProblem.parse("n2 c3 h9 w8 k5 r3 s3 p1 float16").replace(direction=direction)
-    if not served(algorithm, problem):
-        return
-    rng = np.random.default_rng(0)
+@each_candidate(HALVES)
+def test_what_is_beyond_float16_is_infinite_without_a_word(problem, algorithm):
+    plan, rng = plan_or_skip(algorithm, problem), np.random.default_rng(0)
     x, w = ((150 * rng.standard_normal(s)).astype(np.float16) for s in problem.array_shapes[:2])
     exact = answer(problem, x, w)
     beyond = np.abs(exact) > 65600
     assert beyond.any() and not beyond.all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = algorithm.serve(problem)(x, w)
+        found = plan(x, w)
     assert np.array_equal(found[beyond], np.sign(exact[beyond]) * np.inf)
     assert np.isfinite(found[np.abs(exact) < 65400]).all()
     assert AccuracyCheck(problem, arrays=(x, w)).error(found) < problem.eps

@@ -28,6 +28,17 @@ GPU = [a for a in EVERY if "forward" in a.directions]  # test_gpu_gradients.py h
 EMULATED_FLOPS = 2e5  # of a problem: emulated tensor cores are slow
 FLOAT64_FLOPS = 5e6  # the same kernels as of float32, which take the problems of many tiles
 each_algorithm = pytest.mark.parametrize("algorithm", GPU, ids=lambda a: a.id)
+of_floats = pytest.mark.parametrize(
+    "algorithm", [a for a in GPU if "float32" in a.dtypes], ids=lambda a: a.id
+)
+
+
+def each_with(*dtypes):
+    """Each algorithm with those of some types that it computes."""
+    pairs = [(a, dtype) for a in GPU for dtype in dtypes if dtype in a.dtypes]
+    return pytest.mark.parametrize(("algorithm", "dtype"), pairs, ids=lambda v: getattr(v, "id", v))
+
+
 needs_shim = pytest.mark.skipif(shim.missing() is not None, reason=str(shim.missing()))
 
 
@@ -46,8 +57,7 @@ def on_the_shim(monkeypatch):
 
 
 @needs_shim
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@each_algorithm
+@each_with("float32", "float64")
 def test_answers(algorithm, dtype):
     shim.ShimDevice().compile(
         b for b in algorithm.builds() if dict(b.macros).get("element_t") == ELEMENTS[dtype]
@@ -58,7 +68,7 @@ def test_answers(algorithm, dtype):
 
 
 @needs_shim
-@each_algorithm
+@of_floats
 @given(data=st.data())
 @choosy
 def test_answers_to_random_problems(algorithm, data):
@@ -72,8 +82,7 @@ def test_answers_to_random_problems(algorithm, data):
 
 
 @needs_shim
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@each_algorithm
+@each_with("float16", "bfloat16")
 def test_sixteen_bits_are_rounded_once(algorithm, dtype):
     """Sums of 16-bit data are float32: an output is off by its own rounding and by their error only."""
     served, failures, table = 0, [], [*table_problems(algorithm, "float32")]
@@ -102,7 +111,7 @@ def test_sixteen_bits_are_rounded_once(algorithm, dtype):
 
 
 @needs_shim
-@each_algorithm
+@of_floats
 def test_not_a_number_is_never_lost(algorithm):
     problem = next(
         (p for p, reason in table_problems(algorithm, "float32") if reason is None and not p.is_empty), None

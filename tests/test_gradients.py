@@ -1,11 +1,12 @@
 """The backward passes: every algorithm against float64, adjoint identities, torch, and the public calls."""
 
 import math
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
-from helpers import check_all, choosy, served_problems, table_problems
+from helpers import check_all, choosy, may_serve, served_problems, table_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,14 @@ DATA = [a for a in algorithms_on("cpu", "backward_data") if a.id == FORWARD_ONLY
 WEIGHTS = [a for a in algorithms_on("cpu", "backward_weights") if "backward_weights" in a.directions]
 OWN_WEIGHTS = [a for a in WEIGHTS if not a.exchanges and not isinstance(a, ByForward)]
 CUTS = (weights_blocking.weights_blocking,)  # kept choices that depend on the number of threads
+
+
+@cache
+def gradient_problems(direction):
+    return [
+        ca.ConvProblem.parse(text).replace(layout=layout, direction=direction)
+        for text, layout in product(GRADIENT_PROBLEMS, ("channels_first", "channels_last"))
+    ]
 
 
 def logical(rng, problem, *names):
@@ -60,15 +69,12 @@ def test_answers(algorithm, direction, dtype):
         (direction, a)
         for direction in ("backward_data", "backward_weights")
         for a in algorithms_on("cpu", direction)
-        if direction in a.directions
+        if direction in a.directions and may_serve(a, *gradient_problems(direction))
     ],
     ids=lambda v: getattr(v, "id", v),
 )
 def test_every_algorithm_computes_gradients(direction, algorithm):
-    problems = [
-        ca.ConvProblem.parse(text).replace(layout=layout, direction=direction)
-        for text, layout in product(GRADIENT_PROBLEMS, ("channels_first", "channels_last"))
-    ]
+    problems = gradient_problems(direction)
     if not check_all(algorithm, problems):
         pytest.skip(str(algorithm.why_not(problems[0])))
 

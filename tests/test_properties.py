@@ -135,11 +135,10 @@ def test_groups_are_convolutions_side_by_side(choice, data):
     assert_near(logical(together, x, w), expected, allowed)
 
 
+@pytest.mark.parametrize("choice", [c for c in CHOICES if c != "cpu.fft_planes"], indirect=True)  # of planes
 @given(data=st.data())
 @choosy
 def test_one_dimension_is_two_with_a_height_of_one(choice, data):
-    if choice == "cpu.fft_planes":
-        pytest.skip("serves planes only")
     problem = data.draw(served_problems(choice, dimensions=(1,)))
     flat = ca.ConvProblem(
         (*problem.x_shape[:2], 1, *problem.spatial),

@@ -39,11 +39,13 @@ from convalgos.cpu.tiled.borders import ReadsBorders
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.cost import BoxSchedule
-from convalgos.cpu.tiled.digit_products import digit_filter, multiply_digits
+from convalgos.cpu.tiled.digit_products import multiply_digits
 from convalgos.cpu.tiled.errors import error_of_tiles
 from convalgos.cpu.tiled.geometry import outputs_of_tile, transformed_by
 from convalgos.cpu.tiled.pooled_tiles import WINDOW, pools_tiles
-from convalgos.cpu.tiled.split_products import multiply_split, product_table, split_filter
+from convalgos.cpu.tiled.split_filters import split_filter
+from convalgos.cpu.tiled.split_products import multiply_split
+from convalgos.cpu.tiled.split_rows import product_table
 from convalgos.cpu.tiled.split_schedule import DigitBoxSchedule, SplitBoxSchedule
 from convalgos.cpu.tiled.winograd_transforms import (
     INPUTS,
@@ -131,9 +133,7 @@ class WinogradPlan(BoxPlan):
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         u = filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
-        if not isinstance(self.cut, SplitBoxSchedule):
-            return u
-        return digit_filter(u, self.cut) if self.cut.form.scaled else split_filter(u, self.cut)
+        return split_filter(u, self.cut) if isinstance(self.cut, SplitBoxSchedule) else u
 
 
 # --- algorithm -----------------------------------------------------------------------------------

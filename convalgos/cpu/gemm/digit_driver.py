@@ -17,16 +17,21 @@ from convalgos.cpu.gemm.digit_terms import (
     SPREAD,
     bring_together,
     find_spread,
+    find_units,
     largest_of_pixels,
-    unit_bits,
     write_digits,
 )
 from convalgos.cpu.gemm.split_blocks import (
     SPLIT_ARGUMENTS,
     SplitBlock,
+    dealt_blocks,
+    fetches_filters,
+    filter_panel,
     finish_split_tile,
+    input_columns,
+    input_row,
     split_block,
-    zero_terms,
+    zero_border,
 )
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES
 from convalgos.cpu.runtime import jit
@@ -45,17 +50,15 @@ def sum_digits() -> Callable[..., None]:
         a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]
         matrix_tiles.load_configuration(4, 16, a.configuration)
         scratch = a.scratch + task * a.scratch_stride
-        blocks = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q
-        total = blocks * a.parts
-        split, first, last = -1, total * task // a.tasks, total * (task + 1) // a.tasks
+        blocks, first, last = dealt_blocks(a, task)
+        split = -1
         for item in range(first, last):
             block, part = item % blocks, item // blocks
             place = split_block(a, block)
             if block != split:
                 read_digits(a, place, scratch)
                 split = block
-            # filters are fetched meanwhile where they are not in L2 yet
-            filters = 1 if a.fetches > 1 or (a.fetches == 1 and (block == 0 or item == first)) else 0
+            filters = fetches_filters(a, block, item == first)
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
                 sum_digit_panel(a, place, panel, scratch, filters)
         matrix_tiles.release_tiles(4, 16)
@@ -66,9 +69,7 @@ def sum_digits() -> Callable[..., None]:
 @jit.helper
 def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
     """The units of the input of a block, and its digits, with its border."""
-    first, left = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
-    before = min(a.pitch, max(0, (a.step_w - 1 - left) // a.step_w))
-    there = min(a.pitch, max(before, (a.width - left + a.step_w - 1) // a.step_w)) - before
+    left, before, there = input_columns(a, b)
     slots, pixel = a.phases * a.images * a.phase_rows, a.step_w * a.x_w
     vectors = (a.channels + 15) // 16
     head = scratch + a.units_at
@@ -81,40 +82,37 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
     for turn in range(2):
         for n in range(b.images):
             for j in range(a.phases * a.phase_rows):
-                slot = (j % a.phases * a.images + n) * a.phase_rows + j // a.phases
-                row = first + j * a.step_h
-                inside = 0 <= row < a.height and there > 0
+                slot, row = input_row(a, b, n, j)
+                inside = there if 0 <= row < a.height else 0
                 x = a.x + ((b.n + n) * a.x_n + row * a.x_h + (left + before * a.step_w) * a.x_w) * 4
                 own = head + HEAD + (slot * a.pitch + before) * 4
-                if turn == 0 and inside:
+                if turn == 0 and inside > 0:
                     last = a.channels - 16 * (vectors - 1)
                     largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own, 0, head)
                 elif turn:
                     for c in range((a.channels + 63) // 64):
                         to = scratch + c * a.plane_bytes + slot * a.pitch * 64
-                        if inside:
-                            zero_terms(4, 16, before, to, 64, a.term_bytes)
+                        zero_border(a, before, inside, to)
+                        if inside > 0:
                             write_digits(
                                 4, 16, x + c * a.x_block * 16, pixel, there, a.x_block, a.channels - 64 * c,
                                 own, 1, to + before * 64, a.term_bytes, 64,
                             )  # fmt: skip
-                            done = before + there
-                            zero_terms(4, 16, a.pitch - done, to + done * 64, 64, a.term_bytes)
-                        else:
-                            zero_terms(4, 16, a.pitch, to, 64, a.term_bytes)
         if turn == 0:
-            share_units(units, slots * a.pitch, a.entries > (a.channels + 63) // 64)
+            if a.entries > (a.channels + 63) // 64:
+                share_largest(units, slots * a.pitch)
+            find_units(head + HEAD, slots * a.pitch)
             find_spread(4, 16, head + HEAD, slots * a.pitch, head, a.channels, head + 64)
 
 
 @jit.helper
-def share_units(units: Any, count: int, together: bool) -> None:
-    """Units from the largest numbers of pixels: one for all where sums have the products of several."""
+def share_largest(found: Any, count: int) -> None:
+    """One largest size for all pixels, where sums have the products of several."""
     largest = 0
     for i in range(count):
-        largest = max(largest, units[i])
+        largest = max(largest, found[i])
     for i in range(count):
-        units[i] = unit_bits(largest if together else units[i])
+        found[i] = largest
 
 
 @jit.helper
@@ -123,9 +121,7 @@ def sum_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int, filters: in
 
     With `filters` each call fetches a part of those of the next pass or panel.
     """
-    end = ((b.images - 1) * a.phase_rows + b.rows - 1) * a.positions + b.columns
-    tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
-    pairs, width = (tiles + 1) // 2, a.vectors * (panel + 1) // a.panels - first
+    first, width, end, tiles, pairs = filter_panel(a, b, panel)
     kernel = carray(pointer(a.kernels), 4, np.int64)
     w, sums, units = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at, scratch + a.units_at + HEAD
     x_tile, sums_tile, lines = a.tile * a.position_bytes, TILE_BYTES * width, 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.gemm.split_terms import TERMS
+from convalgos.cpu.gemm.split_terms import TERMS, pack_entry
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.integers import words_of
-from convalgos.cpu.vectors.simd import Value, Vec, emitter, function_of, ir
+from convalgos.cpu.vectors.simd import Value, Vec, carray, emitter, function_of, ir, pointer
 
 SUMS = 4  # of an output, by the weight of products (see `digit_tiles.GROUPS`)
 CHANNELS = 64  # of an entry: what a matrix tile has in a row
@@ -36,6 +36,14 @@ def unit_bits(largest: int) -> Any:
     """
     exponent = max((largest + LIFTED) >> 23, LEAST)
     return NAN if largest >= 0x7F800000 else (exponent - 22) << 23
+
+
+@jit.helper
+def find_units(largest: int, count: int) -> None:
+    """The units of so many pixels or filters, where the bits of their largest sizes lie, int32."""
+    units = carray(pointer(largest), count, np.int32)
+    for i in range(count):
+        units[i] = unit_bits(units[i])
 
 
 @emitter
@@ -165,6 +173,15 @@ def pack_digits(v: Vec, w: Value, step: Value, channels: Value, units: Value, to
             loaded.append(v.load_masked(source, v.imul(at, step), there))
         for t, digits in enumerate(digit_words(v, loaded, scale)):
             word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, 64)), v.imul(term, t))))
+
+
+@jit.helper
+def pack_filter_terms(DIGITS: int, w: int, step: int, channels: int, units: int, to: int, term: int) -> None:
+    """The terms of a vector of filters, for an entry: with DIGITS `pack_digits`, else `pack_entry`."""
+    if DIGITS:
+        pack_digits(4, 16, w, step, channels, units, to, term)
+    else:
+        pack_entry(4, 16, w, step, channels, to, term)
 
 
 @emitter

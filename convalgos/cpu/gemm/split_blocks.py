@@ -56,6 +56,28 @@ def store_positions(
             v.store_masked(activate(v, CLIP, value.value, low, high), target, at, mask)
 
 
+class DealtBlocks(NamedTuple):
+    """Blocks of the outputs, and the first and last of the (part of the filters, block) items of a task."""
+
+    blocks: int
+    first: int
+    last: int
+
+
+@jit.helper
+def dealt_blocks(a: Any, task: int) -> DealtBlocks:
+    """Parts of the filters x blocks, in this order, dealt to the tasks in equal runs."""
+    blocks = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q
+    total = blocks * a.parts
+    return DealtBlocks(blocks, total * task // a.tasks, total * (task + 1) // a.tasks)
+
+
+@jit.helper
+def fetches_filters(a: Any, block: int, begins: bool) -> Any:
+    """Whether filters are fetched beside the products of an item, as they are not in L2 yet."""
+    return 1 if a.fetches > 1 or (a.fetches == 1 and (block == 0 or begins)) else 0
+
+
 class SplitBlock(NamedTuple):
     """A block of outputs: its first image, row and column, and how many of each."""
 
@@ -72,6 +94,55 @@ def split_block(a: Any, block: int) -> SplitBlock:
     q, block = block % a.blocks_q * a.columns, block // a.blocks_q
     p, n = block % a.blocks_p * a.rows, block // a.blocks_p * a.images
     return SplitBlock(n, p, q, min(a.images, a.n - n), min(a.rows, a.p - p), min(a.columns, a.q - q))
+
+
+class InputColumns(NamedTuple):
+    """Columns of the input of a block: where they begin, and how many are border, and then there."""
+
+    left: int
+    before: int
+    there: int
+
+
+@jit.helper
+def input_columns(a: Any, b: SplitBlock) -> InputColumns:
+    left = b.q * a.stride_w - a.pad_w
+    before = min(a.pitch, max(0, (a.step_w - 1 - left) // a.step_w))
+    end = min(a.pitch, max(before, (a.width - left + a.step_w - 1) // a.step_w))
+    return InputColumns(left, before, end - before)
+
+
+@jit.helper
+def input_row(a: Any, b: SplitBlock, n: int, j: int) -> tuple[int, int]:
+    """Row j of an image of a block: where it lies split, by phases, and its number in the map."""
+    slot = (j % a.phases * a.images + n) * a.phase_rows + j // a.phases
+    return slot, b.p * a.stride_h - a.pad_h + j * a.step_h
+
+
+@jit.helper
+def zero_border(a: Any, before: int, there: int, to: int) -> None:
+    """The terms of the pixels of a split row before those that are there, and behind them."""
+    done = before + there
+    zero_terms(4, 16, before, to, 64, a.term_bytes)
+    zero_terms(4, 16, a.pitch - done, to + done * 64, 64, a.term_bytes)
+
+
+class FilterPanel(NamedTuple):
+    """A panel of filters, its first vector and how many, and positions of a block, in pairs of tiles."""
+
+    first: int
+    width: int
+    end: int
+    tiles: int
+    pairs: int
+
+
+@jit.helper
+def filter_panel(a: Any, b: SplitBlock, panel: int) -> FilterPanel:
+    end = ((b.images - 1) * a.phase_rows + b.rows - 1) * a.positions + b.columns
+    tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
+    width = a.vectors * (panel + 1) // a.panels - first
+    return FilterPanel(first, width, end, tiles, (tiles + 1) // 2)
 
 
 @jit.helper

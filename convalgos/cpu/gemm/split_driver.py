@@ -14,9 +14,14 @@ import numpy as np
 from convalgos.cpu.gemm.split_blocks import (
     SPLIT_ARGUMENTS,
     SplitBlock,
+    dealt_blocks,
+    fetches_filters,
+    filter_panel,
     finish_split_tile,
+    input_columns,
+    input_row,
     split_block,
-    zero_terms,
+    zero_border,
 )
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES, write_terms
 from convalgos.cpu.gemm.split_tiles import PRODUCTS, SPLIT_AFTER
@@ -40,9 +45,8 @@ def sum_split() -> Callable[..., None]:
         a = carray(pointer(args), 1, SPLIT_ARGUMENTS)[0]
         matrix_tiles.load_configuration(4, 16, a.configuration)
         scratch = a.scratch + task * a.scratch_stride
-        blocks = (a.n + a.images - 1) // a.images * a.blocks_p * a.blocks_q
-        total = blocks * a.parts
-        split, side, first, last = -1, 0, total * task // a.tasks, total * (task + 1) // a.tasks
+        blocks, first, last = dealt_blocks(a, task)
+        split, side = -1, 0
         for item in range(first, last):
             block, part = item % blocks, item // blocks
             place = split_block(a, block)
@@ -54,7 +58,7 @@ def sum_split() -> Callable[..., None]:
                 soon = first_pixel(a, split_block(a, following))
             pixels = split_block(a, following).columns
             # filters are fetched meanwhile where they are not in L2 yet, or what is split next
-            filters = 1 if a.fetches > 1 or (a.fetches == 1 and (block == 0 or item == first)) else 0
+            filters = fetches_filters(a, block, item == first)
             other = side
             if soon and a.ahead_bytes and pixels >= SPLIT_TURNS:
                 other, split = a.ahead_bytes - side, following
@@ -79,29 +83,23 @@ def first_pixel(a: Any, b: SplitBlock) -> Any:
 @jit.helper
 def read_terms(a: Any, b: SplitBlock, scratch: int) -> None:
     """The input of a block in three terms, with its border."""
-    first, left = b.p * a.stride_h - a.pad_h, b.q * a.stride_w - a.pad_w
-    before = min(a.pitch, max(0, (a.step_w - 1 - left) // a.step_w))
-    there = min(a.pitch, max(before, (a.width - left + a.step_w - 1) // a.step_w)) - before
+    left, before, there = input_columns(a, b)
     blocks = (a.channels + 31) // 32
     for c in range(blocks):
         low, high = min(16, a.channels - 32 * c), max(0, a.channels - 32 * c - 16)
         for n in range(b.images):
             x = a.x + ((b.n + n) * a.x_n + 2 * c * a.x_block) * 4
             for j in range(a.phases * a.phase_rows):
-                slot = (j % a.phases * a.images + n) * a.phase_rows + j // a.phases
+                slot, row = input_row(a, b, n, j)
                 to = scratch + c * a.plane_bytes + slot * a.pitch * 64
-                row = first + j * a.step_h
-                if 0 <= row < a.height and there > 0:
-                    zero_terms(4, 16, before, to, 64, a.term_bytes)
+                inside = there if 0 <= row < a.height else 0
+                zero_border(a, before, inside, to)
+                if inside > 0:
                     from_ = x + (row * a.x_h + (left + before * a.step_w) * a.x_w) * 4
                     write_terms(
                         4, 16, from_, a.x_block, a.step_w * a.x_w, there, low, high, to + before * 64, 64,
                         a.term_bytes,
                     )  # fmt: skip
-                    done = before + there
-                    zero_terms(4, 16, a.pitch - done, to + done * 64, 64, a.term_bytes)
-                else:
-                    zero_terms(4, 16, a.pitch, to, 64, a.term_bytes)
 
 
 @jit.helper
@@ -115,9 +113,7 @@ def sum_split_panel(
     next pass or panel; of the input from `soon` on it splits a part to `other`, or fetches it where `other`
     is the input of this block. There are `turns` panels of which this is number `turn`.
     """
-    end = ((b.images - 1) * a.phase_rows + b.rows - 1) * a.positions + b.columns
-    tiles, first = (end + a.tile - 1) // a.tile, a.vectors * panel // a.panels
-    pairs, width = (tiles + 1) // 2, a.vectors * (panel + 1) // a.panels - first
+    first, width, end, tiles, pairs = filter_panel(a, b, panel)
     kernel = carray(pointer(a.kernels), 4, np.int64)
     w, x, sums = a.w + first * a.entries * ENTRY_BYTES, scratch + side, scratch + a.sums_at
     x_tile, sums_tile = a.tile * a.position_bytes, TILE_BYTES * width

@@ -12,11 +12,10 @@ from convalgos.core.machine import cache_sizes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import digit_driver, digit_tiles, split_driver, split_tiles
-from convalgos.cpu.gemm.digit_filter import packed_digits
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.split_blocks import SPLIT_ARGUMENTS
 from convalgos.cpu.gemm.split_cut import ROOM, WIDTH, SplitCut
-from convalgos.cpu.gemm.split_filter import packed_terms
+from convalgos.cpu.gemm.split_filter import packed_filter
 from convalgos.cpu.gemm.split_forms import DIGITS, LANES
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.threads import plan_threads
@@ -60,7 +59,7 @@ class SplitSumsPlan(RegisterFinish):
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters), as bytes."""
-        return packed_digits(w, self.cut) if self.cut.form is DIGITS else packed_terms(w, self.cut)
+        return packed_filter(w, self.cut)
 
 
 def _fetches(cut: SplitCut) -> int:

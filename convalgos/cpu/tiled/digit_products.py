@@ -15,31 +15,25 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import digit_tiles
-from convalgos.cpu.gemm.digit_filter import filter_spreads
 from convalgos.cpu.gemm.digit_terms import (
+    CHANNELS,
     HEAD,
     SUMS,
     bring_together,
     find_spread,
+    find_units,
     largest_of_pixels,
-    pack_digits,
-    unit_bits,
     write_digits,
 )
-from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of, image_tiles
-from convalgos.cpu.tiled.split_products import CONFIGURED, KERNELS
-from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule
+from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of
+from convalgos.cpu.tiled.split_rows import CONFIGURED, KERNELS, rows_in_tiles
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 STEPS = digit_tiles.PRODUCTS
-
-PACK_FIELDS = fields("w packed units spreads panels phases channels vectors tasks")
 
 
 @jit.helper
@@ -56,9 +50,7 @@ def point_digits(a: Any, v: int, phase: int, phases: int, rows: int, head: int, 
     for i in range(phases):
         source = v + (phase + i) * a.channel_blocks * 64
         largest_of_pixels(4, 16, source, a.v_row, rows, vectors, 16, last, units, i, head)
-    found = carray(pointer(units), rows, np.int32)
-    for row in range(rows):
-        found[row] = unit_bits(found[row])
+    find_units(units, rows)
     find_spread(4, 16, units, rows, head, phases * a.channels, head + 64)
     whole = a.channels // 64
     for i in range(phases):
@@ -86,27 +78,18 @@ def multiply_digits() -> Callable[..., None]:
     def multiply_digits(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
         a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
-        rows = (box.n1 - box.n0) * (box.o1 - box.o0) * image_tiles(a, box)
-        tiles = (rows + 15) // 16
-        tile = (rows + tiles - 1) // tiles  # rows of each
+        rows, tiles, tile, blocks, most, term, x, lines, fetched = rows_in_tiles(
+            a, box, own, CHANNELS, STEPS
+        )  # fmt: skip
         matrix_tiles.load_configuration(4, 16, a.offsets + KERNELS + tile * CONFIGURED)
         kernels = carray(pointer(a.offsets), 3, np.int64)
         point_taps = carray(pointer(a.point_taps), (a.points, 2), np.int64)
-        blocks = (a.channels + 63) // 64  # entries of a phase
-        most = a.rows.phases * a.columns.phases * blocks
-        term, m_row = tiles * tile * 64, a.panel * 4
-        table = carray(pointer(own), most, np.int64)
-        for entry in range(most):
-            table[entry] = entry * 3 * term
-        x = own + (most * 8 + 63) // 64 * 64
         sums = x + most * 3 * term
         head = sums + SUMS * 4 * TILE_BYTES
         units = head + HEAD
         products = shared + a.points * a.v_point * 4
-        u_entry, pairs = a.vectors * ENTRY_BYTES, (tiles + 1) // 2
+        u_entry, m_row = a.vectors * ENTRY_BYTES, a.panel * 4
         u_panel = most * u_entry + (a.vectors + 1) * 64
-        lines = (a.vectors * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
-        fetched = 2 * STEPS * lines * 64  # with an entry, bytes that follow those with the entry before
         split = -1  # the point whose rows x has
         for item in range(first, last):
             point, panel = item // a.panels, item % a.panels
@@ -140,49 +123,3 @@ def multiply_digits() -> Callable[..., None]:
         matrix_tiles.release_tiles(4, 16)
 
     return multiply_digits
-
-
-@jit.specialise
-def pack_point_digits() -> Callable[..., None]:
-    """Float32 (panel, phase, channel, filter), and the largest sizes of filters as bits, to U."""
-
-    def pack_point_digits(args: int, task: int) -> None:
-        a = carray(pointer(args), 1, PACK_FIELDS)[0]
-        entries = (a.channels + 63) // 64
-        u_panel = a.phases * entries * a.vectors * ENTRY_BYTES + (a.vectors + 1) * 64
-        for panel in range(a.panels * task // a.tasks, a.panels * (task + 1) // a.tasks):
-            to = a.packed + panel * u_panel
-            units = to + u_panel - (a.vectors + 1) * 64
-            found = carray(pointer(units), a.vectors * 16, np.int32)
-            largest = carray(pointer(a.units + panel * a.vectors * 64), a.vectors * 16, np.int32)
-            for i in range(a.vectors * 16):
-                found[i] = unit_bits(largest[i])
-            spreads = carray(pointer(units + a.vectors * 64), a.vectors, np.int64)
-            known = carray(pointer(a.spreads + panel * a.vectors * 8), a.vectors, np.int64)
-            for i in range(a.vectors):
-                spreads[i] = known[i]
-            for phase in range(a.phases):
-                w = a.w + (panel * a.phases + phase) * a.channels * a.vectors * 64
-                for c in range(0, a.channels, 64):
-                    for j in range(a.vectors):
-                        pack_digits(
-                            4, 16, w + (c * a.vectors + j) * 64, a.vectors * 16, a.channels - c,
-                            units + j * 64, to + j * TILE_BYTES, a.vectors * TILE_BYTES,
-                        )  # fmt: skip
-                    to += a.vectors * ENTRY_BYTES
-
-    return pack_point_digits
-
-
-def digit_filter(u: np.ndarray, cut: SplitBoxSchedule) -> np.ndarray:
-    """The digits of a transformed filter (groups, points, panels, taps, panel), as bytes."""
-    packed = aligned_empty(cut.problem.groups * cut.u_bytes, np.uint8)
-    panels, tasks = cut.problem.groups * cut.points * cut.panels, jit.thread_count()
-    address = jit.data_address()
-    largest = np.maximum(u.max(axis=3), -u.min(axis=3))  # (groups, points, panels, panel)
-    spreads = filter_spreads(largest, np.einsum("gpntf,gpntf->gpnf", u, u), u.shape[3])
-    sizes = panels, cut.phases, cut.problem.w_shape[1], cut.vectors, tasks
-    arrays = map(address, (u, packed, largest, spreads))
-    record = np.array([(*arrays, *sizes)], PACK_FIELDS)
-    jit.launch(pack_point_digits(), address(record), tasks)
-    return packed

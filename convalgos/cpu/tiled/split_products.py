@@ -15,37 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty
-from convalgos.cpu.gemm import digit_tiles, split_tiles
-from convalgos.cpu.gemm.digit_terms import SPREAD
-from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES, pack_entry, write_terms
+from convalgos.cpu.gemm import split_tiles
+from convalgos.cpu.gemm.split_terms import CHANNELS, ENTRY_BYTES, write_terms
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of, image_tiles
-from convalgos.cpu.tiled.split_schedule import SplitBoxSchedule
+from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, box_of
+from convalgos.cpu.tiled.split_rows import CONFIGURED, KERNELS, rows_in_tiles
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
-ROWS = matrix_tiles.ROWS
 STEPS, SPLIT_TURNS = len(split_tiles.PRODUCTS), len(split_tiles.SPLIT_AFTER)
 HIDDEN = 3  # rows that products hide while they are split: with 5 of them 64 channels took 1.1 times as long
-CONFIGURED = 64  # bytes of a configuration: behind two kernels, one for tiles of each number of rows
-KERNELS = 64  # bytes of their addresses, and of the spread from which on digits have all products
-
-PACK_FIELDS = fields("w packed panels phases channels vectors tasks")
-
-
-def product_table(cut: SplitBoxSchedule) -> np.ndarray:
-    """What is read at `a.offsets`: kernels, and configurations of matrix tiles of each height."""
-    table = np.zeros(KERNELS + (ROWS + 1) * CONFIGURED, np.uint8)
-    tile_sums = digit_tiles.sum_digit_tiles if cut.form.scaled else split_tiles.sum_split_tiles
-    kernels = [tile_sums(cut.lanes, count, cut.vectors) for count in (1, 2)]
-    limit = 0 if cut.products > cut.form.products else SPREAD
-    table[:24] = np.array([*kernels, limit], np.int64).view(np.uint8)
-    for rows in range(1, ROWS + 1):
-        shapes = [(rows, 16)] * 6 + [(16, 16)] * 2
-        table[KERNELS + rows * CONFIGURED :][:CONFIGURED] = matrix_tiles.configuration(shapes)
-    return table
 
 
 @jit.helper
@@ -83,24 +62,15 @@ def multiply_split() -> Callable[..., None]:
     def multiply_split(args: int, index: int, first: int, last: int, shared: int, own: int) -> None:
         a = carray(pointer(args), 1, BOX_ARGUMENTS)[0]
         box = box_of(a, index)
-        rows = (box.n1 - box.n0) * (box.o1 - box.o0) * image_tiles(a, box)
-        tiles = (rows + 15) // 16
-        tile = (rows + tiles - 1) // tiles  # rows of each
+        rows, tiles, tile, blocks, most, term, x, lines, fetched = rows_in_tiles(
+            a, box, own, CHANNELS, STEPS
+        )  # fmt: skip
         matrix_tiles.load_configuration(4, 16, a.offsets + KERNELS + tile * CONFIGURED)
         kernels = carray(pointer(a.offsets), 2, np.int64)
         point_taps = carray(pointer(a.point_taps), (a.points, 2), np.int64)
-        blocks = (a.channels + 31) // 32  # entries of a phase
-        most = a.rows.phases * a.columns.phases * blocks
-        term, m_row = tiles * tile * 64, a.panel * 4
-        table = carray(pointer(own), most, np.int64)
-        for entry in range(most):
-            table[entry] = entry * 3 * term
-        x = own + (most * 8 + 63) // 64 * 64
         other = x + most * 3 * term
         products = shared + a.points * a.v_point * 4
-        u_entry, pairs = a.vectors * ENTRY_BYTES, (tiles + 1) // 2
-        lines = (a.vectors * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
-        fetched = 2 * STEPS * lines * 64  # with an entry, bytes that follow those with the entry before
+        u_entry, m_row, pairs = a.vectors * ENTRY_BYTES, a.panel * 4, (tiles + 1) // 2
         split = -1  # the point whose rows x has
         for item in range(first, last):
             point, panel = item // a.panels, item % a.panels
@@ -136,36 +106,3 @@ def multiply_split() -> Callable[..., None]:
         matrix_tiles.release_tiles(4, 16)
 
     return multiply_split
-
-
-@jit.specialise
-def pack_points() -> Callable[..., None]:
-    """Float32 (panel, phase, channel, filter) to (panel, phase, entry, term, vector, word, filter)."""
-
-    def pack_points(args: int, task: int) -> None:
-        a = carray(pointer(args), 1, PACK_FIELDS)[0]
-        entries = (a.channels + 31) // 32
-        for panel in range(a.panels * task // a.tasks, a.panels * (task + 1) // a.tasks):
-            for phase in range(a.phases):
-                w = a.w + (panel * a.phases + phase) * a.channels * a.vectors * 64
-                to = a.packed + (panel * a.phases + phase) * entries * a.vectors * ENTRY_BYTES
-                for c in range(0, a.channels, 32):
-                    for j in range(a.vectors):
-                        pack_entry(
-                            4, 16, w + (c * a.vectors + j) * 64, a.vectors * 16, a.channels - c,
-                            to + j * TILE_BYTES, a.vectors * TILE_BYTES,
-                        )  # fmt: skip
-                    to += a.vectors * ENTRY_BYTES
-
-    return pack_points
-
-
-def split_filter(u: np.ndarray, cut: SplitBoxSchedule) -> np.ndarray:
-    """The terms of a transformed filter (groups, points, panels, taps, panel), as bytes."""
-    packed = aligned_empty(cut.problem.groups * cut.u_bytes, np.uint8)
-    panels, tasks = cut.problem.groups * cut.points * cut.panels, jit.thread_count()
-    address = jit.data_address()
-    sizes = panels, cut.phases, cut.problem.w_shape[1], cut.vectors, tasks
-    record = np.array([(address(u), address(packed), *sizes)], PACK_FIELDS)
-    jit.launch(pack_points(), address(record), tasks)
-    return packed
