@@ -108,7 +108,7 @@ def _filtered(
         if beyond is not None:
             read = _read(x.shape, w, mode, origin, axes, turned)
             result = output_array(output, x, is_complex=True)
-            return fill_pairs(result, x, lambda *of: _write_of(*of, *read, beyond))
+            return fill_pairs(result, x, lambda shape, x, y: _write_of(shape, x, y, *read, beyond))
     return by_parts(_real, x, w, output, cval, mode=mode, origin=origin, axes=axes, turned=turned)
 
 

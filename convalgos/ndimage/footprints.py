@@ -76,7 +76,7 @@ class Footprint:
         band = self._padded(x, 0, at) if self._before else x[first:last]
         for axis in self._inner:
             band = self._padded(band, axis, self._sources[axis])
-        known = None  # the first part, until there is another one
+        known: Any = None  # the first part, until there is another one
         begun = False
         for slide, parts in self._runs[last - first]:
             windows = band

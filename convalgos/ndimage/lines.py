@@ -52,7 +52,7 @@ def _complex(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) ->
         if beyond is not None:
             result = arguments.output_array(output, x, is_complex=True)
             read = tuple(_read(step, beyond, x.shape) for step in steps)
-            return arguments.fill_pairs(result, x, lambda *of: _write_of(*of, read))
+            return arguments.fill_pairs(result, x, lambda shape, x, y: _write_of(shape, x, y, read))
     (first, *others) = steps
 
     def part(x: np.ndarray, weights: np.ndarray, output: Any, cval: Any) -> np.ndarray:

@@ -209,7 +209,7 @@ def _extreme(
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
     result = real_output(output, x)
-    write = _copied
+    write: Write = _copied
     if x.size:
         types = x.dtype, _native(result)
         write = footprint_write(x.shape, *types, marked, lows, boundary, float(cval), reduction)
@@ -258,7 +258,7 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
     result = output_array(output, x, is_complex=True)
     both = fill_of_pairs(cval, [window.boundary for _, window in windows])
     if both is not None and x.size:
-        return fill_pairs(result, x, lambda *of: _slide(*of, windows, both, reduction))
+        return fill_pairs(result, x, lambda shape, x, y: _slide(shape, x, y, windows, both, reduction))
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
         write = _slide(x.shape, of.dtype, part.dtype, windows, beyond, reduction)
