@@ -143,4 +143,9 @@ def test_what_kernels_read_is_laid_out():
         laid = as_laid(other)
         assert is_laid(laid.flags) and laid.dtype.isnative
         np.testing.assert_array_equal(laid, other)
+    large = np.arange(2 * 41 * 17000, dtype="i4").reshape(2, 41, 17000)
+    for other in (large.transpose(2, 0, 1), large.T[::-1], large[0].T.astype(">i4"), large.T[:, :1]):
+        laid = as_laid(other)  # block by block
+        assert is_laid(laid.flags) and laid.dtype.isnative
+        np.testing.assert_array_equal(laid, other)
     assert same_dtype(np.dtype(">f4"), a.dtype) and not same_dtype(np.dtype(">f8"), a.dtype)

@@ -22,6 +22,8 @@ PLANES = find_algorithm("cpu.fft_planes")
         ("n1 c2 h90 w60 k2 r63 s63 p31 groups2", (128, 96)),  # one tile: borders of zeros are shared
         ("n1 c1 h40 w133 k1 r15 s15 p20 wrap,edge float64 convolution", (32, 64)),
         ("n1 c1 h9 w9 k1 r9 s9 p8", (32, 32)),
+        ("n1 c1 h70 w50 k1 r31 s31 p27:3,0:30", (96, 96)),  # whose border before it fits in no tile with it
+        ("n1 c1 h70 w50 k1 r31 s31 p3:27,30:0", (128, 64)),
     ],
 )
 def test_tiles(monkeypatch, text, lengths):

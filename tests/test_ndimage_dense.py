@@ -140,6 +140,19 @@ def test_outputs_axes_and_complex_numbers():
         ca.ndimage.convolve(image, w, "complex64")
 
 
+@pytest.mark.parametrize("cval", [0, 2.5, 2.5 - 1j, 1 + 1j])
+def test_complex_numbers_by_pairs_or_parts(cval):
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal((9, 11, 8, 2)) @ [1, 1j]).astype("c8")
+    for w, axes, origin in (((3, 4), (2, 0), (1, -1)), ((2, 3, 5), (1, 0, 2), (0, 1, -2)), ((30,), 1, -12)):
+        for mode in ("constant", "wrap"):
+            given = rng.standard_normal(w), None, mode, cval, origin
+            found = ca.ndimage.convolve(x, *given, axes=axes)
+            expected = scipy.ndimage.convolve(x.astype("c16"), *given, axes=axes)
+            assert found.dtype == x.dtype
+            assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+
+
 def test_zero_weights_meet_no_nan():
     x = np.zeros((20, 40), np.float32)
     x[10, 20] = np.nan

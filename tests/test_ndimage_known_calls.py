@@ -171,3 +171,32 @@ def test_a_filter_that_does_more_than_fill_is_not_kept():
     for _ in range(2):
         np.testing.assert_array_equal(twice(x), 2 * x)
     assert not known_calls._kept
+
+
+def test_calls_are_known_wherever_arrays_lie():
+    """Inputs and outputs of any order, outputs by a dtype, complex numbers."""
+    rng = np.random.default_rng(8)
+    for dtype, into in (("f4", np.dtype("f8")), ("i2", np.dtype("u1")), ("c8", None)):
+        for turn in range(3):  # the last of them by what was kept
+            x = (rng.standard_normal((2, 9, 12, 2)) @ [1, 1j if dtype == "c8" else 1] * 9).astype(dtype)
+            for given in (x[0], x[1, :, ::-1], x.transpose(1, 2, 0)[..., 0]):
+                expected = scipy.ndimage.correlate1d(given, [1, 2, 5], 0, into)
+                y = np.full((9, 24), 77, expected.dtype)[:, ::2]
+                assert ca.ndimage.correlate1d(given, [1, 2, 5], 0, y) is y
+                for found in (y, ca.ndimage.correlate1d(given, [1, 2, 5], 0, into)):
+                    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+            assert len(known_calls._kept) == 2, turn
+        known_calls._kept.clear()
+
+
+def test_footprints_are_told_by_their_elements():
+    rng = np.random.default_rng(9)
+    first, second = np.eye(3, dtype=bool), np.eye(3, dtype=bool)[::-1]
+    for _ in range(3):
+        x = rng.integers(0, 99, (700, 9)).astype("i2")  # of two bands
+        for marked in (first, second):
+            expected = scipy.ndimage.maximum_filter(x, footprint=marked)
+            np.testing.assert_array_equal(ca.ndimage.maximum_filter(x, footprint=marked), expected)
+        with pytest.warns(UserWarning, match="ignoring size"):  # each time
+            ca.ndimage.maximum_filter(x, 3, first)
+    assert len(known_calls._kept) == 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +22,8 @@ from convalgos.core.element_types import FLOAT8_DTYPES, OF_ML_DTYPES, ml_dtype
 
 DLPACK_CUDA = (2, 13)  # its device types of CUDA's memory, ordinary and managed
 NO_DLPACK = (TypeError, ValueError, RuntimeError, BufferError)  # of dtypes that it has not, as bfloat16
+LARGE = 1 << 22  # bytes from which an array in another order than C's is copied block by block,
+BLOCK = 1 << 16  # and elements of such a block: of a cache, and not of pages that each row touches
 REFUSED = {  # library -> what NumPy's view of its arrays would lose, and what to give instead
     "dask": "would be computed as a whole: give {0}.compute(), or use dask.array.map_overlap",
     "xarray": "would lose its labels: give {0}.values",
@@ -129,7 +132,20 @@ def as_laid(array: np.ndarray) -> np.ndarray:
     """C-contiguous, elements at multiples of their size and in native byte order; a copy if need be."""
     if is_laid(array.flags) and array.dtype.isnative:
         return array
-    return np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+    if array.nbytes < LARGE or array.ndim < 2 or not _crosses_rows(array):
+        return np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
+    copied = np.empty(array.shape, array.dtype.newbyteorder("="))
+    side = round(BLOCK ** (1 / array.ndim))
+    for first in product(*(range(0, size, side) for size in array.shape)):
+        part = tuple(slice(i, i + side) for i in first)
+        copied[part] = array[part]
+    return copied
+
+
+def _crosses_rows(array: np.ndarray) -> bool:
+    """Whether neighbours of a row lie farther apart than those along another axis."""
+    steps = [abs(step) for size, step in zip(array.shape, array.strides, strict=True) if size > 1]
+    return bool(steps) and abs(array.strides[-1]) > min(steps)
 
 
 def same_dtype(one: np.dtype, other: np.dtype) -> bool:

@@ -76,7 +76,7 @@ def _tiled_axis(p: ConvProblem, dimension: int, length: int, of_whole: PlaneAxis
     of_whole: where the map is a part of another one, that one in tiles of this length.
     """
     size, out, extent = p.spatial[dimension], p.spatial_out[dimension], p.kernel_extent[dimension]
-    fits = p.boundary[dimension] == ZERO and max(size + p.padding[dimension][1], out, extent) <= length
+    fits = p.boundary[dimension] == ZERO and max(size + max(p.padding[dimension]), out, extent) <= length
     if fits and (of_whole is None or of_whole.tiles == 1):
         return PlaneAxis(length, out, out)  # what goes round are zeros, of both borders
     # Whatever the size, as parts of a map have the same tiles then; equal steps, or steps of whole vectors,

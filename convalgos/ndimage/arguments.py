@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, SupportsIndex
 
 import numpy as np
 
 from convalgos.core import arrays
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
 from convalgos.core.errors import read_only
 from convalgos.ndimage import known_calls
 
@@ -265,9 +265,35 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
         write(source, output)
     else:
         output[...] = known_calls.filled_apart(source, output.dtype.newbyteorder("="), write)
-    if laid and source is x:
+    if output.dtype.isnative:
         known_calls.tell_filled(x, output, write)
     return output
+
+
+def fill_pairs(
+    output: np.ndarray, x: np.ndarray, write_of: Callable[[Shape, np.dtype, np.dtype], known_calls.Write]
+) -> np.ndarray:
+    """`fill` of complex arrays by what fills real ones, which have a last axis of real and imaginary parts.
+
+    Args:
+        write_of: what fills arrays of a shape, from one dtype to another.
+    """
+    of, into = x.real.dtype, output.real.dtype.newbyteorder("=")
+    shape = (*x.shape, 2)
+    write_real = write_of(shape, of, into)
+
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        write_real(x.reshape(-1).view(of).reshape(shape), y.reshape(-1).view(into).reshape(shape))
+
+    return fill(output, x, write)
+
+
+def fill_of_pairs(cval: Any, boundaries: Iterable[str]) -> float | None:
+    """What lies beyond the borders of both real and imaginary parts; None where these differ."""
+    real, imaginary = real_number("cval", np.real(cval)), real_number("cval", np.imag(cval))
+    if "constant" not in boundaries:
+        return 0.0
+    return real if real == imaginary else None
 
 
 def by_parts(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
 from convalgos.core.array_kinds import any_kind
 from convalgos.core.arrays import as_numpy
 from convalgos.core.axis_windows import AxisWindow
@@ -16,6 +16,8 @@ from convalgos.ndimage.arguments import (
     by_parts,
     checked_origin,
     fill,
+    fill_of_pairs,
+    fill_pairs,
     input_array,
     output_array,
     per_axis,
@@ -24,7 +26,7 @@ from convalgos.ndimage.arguments import (
     real_output,
     several_axes,
 )
-from convalgos.ndimage.known_calls import known_calls
+from convalgos.ndimage.known_calls import Write, known_calls
 from convalgos.ndimage.transformed_windows import DenseFilter
 
 TINY = float(np.finfo(np.float64).eps)  # SciPy leaves out weights up to this size
@@ -98,17 +100,45 @@ def _filtered(
     given: Any, weights: Any, output: Any, mode: Any, cval: Any, origin: Any, axes: Any, turned: bool
 ) -> Any:
     x, w = input_array("input", given), as_numpy("weights", np.asarray(weights))
-    if x.dtype.kind == "c" or w.dtype.kind == "c":
-        w = w.conj() if w.dtype.kind == "c" and not turned else w
-        return by_parts(_real, x, w, output, cval, mode=mode, origin=origin, axes=axes, turned=turned)
-    return _real(x, w, output, cval, mode, origin, axes, turned)
+    if x.dtype.kind != "c" and w.dtype.kind != "c":
+        return _real(x, w, output, cval, mode, origin, axes, turned)
+    w = w.conj() if w.dtype.kind == "c" and not turned else w
+    if w.dtype.kind != "c" and x.size:
+        beyond = fill_of_pairs(cval, [boundary_of(mode)])
+        if beyond is not None:
+            read = _read(x.shape, w, mode, origin, axes, turned)
+            result = output_array(output, x, is_complex=True)
+            return fill_pairs(result, x, lambda shape, x, y: _write_of(shape, x, y, *read, beyond))
+    return by_parts(_real, x, w, output, cval, mode=mode, origin=origin, axes=axes, turned=turned)
 
 
 def _real(
     x: np.ndarray, w: np.ndarray, output: Any, cval: Any, mode: Any, origin: Any, axes: Any, turned: bool
 ) -> np.ndarray:
     """The filter of real numbers by real weights."""
-    chosen = several_axes(axes, x.ndim)
+    read = _read(x.shape, w, mode, origin, axes, turned)
+    beyond = real_number("cval", cval)
+    if not x.size:
+        return output_array(output, x)  # complex or not: SciPy asks no more of it
+    y = real_output(output, x)
+    return fill(y, x, _write_of(x.shape, x.dtype, y.dtype.newbyteorder("="), *read, beyond))
+
+
+def _write_of(
+    shape: Shape, x: np.dtype, y: np.dtype, w: np.ndarray, found: list[AxisWindow], beyond: float
+) -> Write:
+    """What filters arrays of a shape and two types, whose last axes may be beyond those of the weights."""
+    others = [AxisWindow(size) for size in shape[w.ndim :]]
+    w = w.reshape([*w.shape, *(1 for _ in others)])
+    return DenseFilter(shape, x, y, w, [*found, *others], beyond).shortest
+
+
+def _read(
+    shape: Shape, w: np.ndarray, mode: Any, origin: Any, axes: Any, turned: bool
+) -> tuple[np.ndarray, list[AxisWindow]]:
+    """(weights as a correlation has them, windows) of all axes."""
+    ndim = len(shape)
+    chosen = several_axes(axes, ndim)
     w = real_numbers("weights", w)
     if w.ndim != len(chosen) or not w.size:
         raise InvalidArgument(
@@ -119,7 +149,7 @@ def _real(
         w = np.flip(w)
     origins = per_axis("origin", origin, len(chosen))
     # SciPy's rule: weights have the axes in ascending order, origins as given where these are not all
-    if len(chosen) < x.ndim:
+    if len(chosen) < ndim:
         origins = [origins[chosen.index(axis)] for axis in sorted(chosen)]
     if turned:
         origins = [-o - (not size & 1) for o, size in zip(origins, w.shape, strict=True)]
@@ -127,13 +157,7 @@ def _real(
     if not isinstance(mode, str):
         raise InvalidArgument(f"a sequence of modes is not supported: mode={shown(mode)} must be one")
     boundary = boundary_of(mode)
-    found = [AxisWindow(size) for size in x.shape]
+    found = [AxisWindow(size) for size in shape]
     for axis, taps, shift in zip(sorted(chosen), w.shape, origins, strict=True):
-        found[axis] = AxisWindow(x.shape[axis], taps, taps // 2 + shift, boundary)
-    w = np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found])
-    beyond = real_number("cval", cval)
-    if not x.size:
-        return output_array(output, x)  # complex or not: SciPy asks no more of it
-    y = real_output(output, x)
-    correlated = DenseFilter(x.shape, x.dtype, y.dtype.newbyteorder("="), w, found, beyond)
-    return fill(y, x, correlated.shortest)
+        found[axis] = AxisWindow(shape[axis], taps, taps // 2 + shift, boundary)
+    return np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found]), found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.array_kinds import any_kind
+from convalgos.core.arrays import as_laid
 from convalgos.ndimage import arguments
 from convalgos.ndimage.correlations import correlate1d
 from convalgos.ndimage.known_calls import known_calls
@@ -197,6 +198,7 @@ def _along_axes(
         yield result
     elif np.may_share_memory(result, x):
         x = x.copy()
+    x = as_laid(x)  # once for all axes
     for number, (axis, beyond) in enumerate(zip(along, modes, strict=True)):
         into = result.dtype if number else result
         found = derivative(x, axis, into, beyond, cval, *extra, **(keywords or {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -9,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.cpu.sliding.kernels import MINIMUM
-from convalgos.cpu.sliding.passes import slide_along
+from convalgos.cpu.sliding.passes import Slides
 from convalgos.ndimage.arguments import InvalidArgument
+from convalgos.ndimage.conversions import cast, holds
+from convalgos.ndimage.known_calls import Write
+
+BAND = 1 << 18  # bytes of rows whose runs are reduced one after the other
 
 
 def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarray:
@@ -31,37 +36,104 @@ def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarra
     return np.expand_dims(marked, tuple(axis for axis in range(ndim) if axis not in axes))
 
 
-def slide_footprint(
-    x: np.ndarray, y: np.ndarray, footprint: np.ndarray, lows: Sequence[int], boundary: str, fill: float,
-    reduction: int,
-) -> None:  # fmt: skip
-    """y = the minima or maxima of x under a footprint, whose runs are windows along the last axis.
+class Footprint:
+    """Minima or maxima under a footprint, of arrays of a shape and a dtype. Many threads may call it at once.
+
+    A call as f(x, y) fills y. Both are C-contiguous and apart from each other. Runs are windows along the
+    last axis, and bands of rows stay in the cache from one run to the next.
 
     Args:
-        x, y: C-contiguous, of one shape and dtype, apart from each other.
         lows: elements of the footprint before the place of the output, along each axis.
         fill: what lies beyond a constant border, which the dtype can hold.
     """
-    for axis, (taps, low) in enumerate(zip(footprint.shape, lows, strict=True)):
-        at = source_indices(boundary, y.shape[axis], low, taps - 1 - low)
-        x = x.take(at, axis)  # of index -1, too, which is then overwritten
-        if boundary == "constant":
-            np.moveaxis(x, axis, 0)[at == OUTSIDE] = fill
-    x = np.ascontiguousarray(x)
-    extreme = np.minimum if reduction == MINIMUM else np.maximum
-    begun = False
+
+    def __init__(
+        self, shape: Shape, dtype: np.dtype, footprint: np.ndarray, lows: Sequence[int], boundary: str,
+        fill: float, reduction: int,
+    ):  # fmt: skip
+        self._fill, self._extreme = fill, np.minimum if reduction == MINIMUM else np.maximum
+        self._sources = [
+            source_indices(boundary, size, low, taps - 1 - low)
+            for size, taps, low in zip(shape, footprint.shape, lows, strict=True)
+        ]
+        self._inner = [axis for axis, taps in enumerate(footprint.shape) if axis and taps > 1]
+        rows = max(2 * footprint.shape[0], BAND * shape[0] // (math.prod(shape) * dtype.itemsize))
+        self._bands = [(first, min(first + rows, shape[0])) for first in range(0, shape[0], rows)]
+        self._before = footprint.shape[0] - 1  # rows more of x than of y
+        whole = [len(source) for source in self._sources]
+        self._runs = {
+            last - first: _windows_of(footprint, whole, dtype, reduction, last - first)
+            for first, last in self._bands
+        }
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        for first, last in self._bands:
+            self._fill_band(x, y[first:last], first, last)
+
+    def _fill_band(self, x: np.ndarray, y: np.ndarray, first: int, last: int) -> None:
+        """y (last - first, ...), from rows of the whole x."""
+        at = self._sources[0][first : last + self._before]
+        band = self._padded(x, 0, at) if self._before else x[first:last]
+        for axis in self._inner:
+            band = self._padded(band, axis, self._sources[axis])
+        known: Any = None  # the first part, until there is another one
+        begun = False
+        for slide, parts in self._runs[last - first]:
+            windows = band
+            if slide is not None:
+                windows = np.empty_like(band)
+                slide(band, windows)
+            for part in parts:
+                if begun or known is not None:
+                    self._extreme(y if begun else known, windows[part], out=y)
+                    begun = True
+                else:
+                    known = windows[part]
+        if not begun:
+            y[...] = known
+
+    def _padded(self, x: np.ndarray, axis: int, at: np.ndarray) -> np.ndarray:
+        """Elements of x along an axis, and what lies beyond its borders."""
+        found = x.take(at, axis)  # of index -1, too, which is then overwritten
+        if len(outside := np.flatnonzero(at == OUTSIDE)):
+            np.moveaxis(found, axis, 0)[outside] = self._fill
+        return found
+
+
+def _windows_of(
+    footprint: np.ndarray, whole: Sequence[int], dtype: np.dtype, reduction: int, rows: int
+) -> list[tuple[Slides | None, list[tuple[slice, ...]]]]:
+    """(windows of one length along the last axis, places of their results that make y) of a band of rows."""
+    shape = (rows + footprint.shape[0] - 1, *whole[1:])
+    sizes = [n - taps + 1 for n, taps in zip(shape, footprint.shape, strict=True)]
+    found = []
     for length, runs in groupby(sorted(_runs(footprint)), key=lambda run: run[0]):
-        windows = x
-        if length > 1:
-            windows = np.empty_like(x)
-            slide_along(x, windows, reduction, [(x.ndim - 1, AxisWindow(x.shape[-1], length))])
-        for _, place in runs:
-            part = windows[tuple(slice(p, p + n) for p, n in zip(place, y.shape, strict=True))]
-            if begun:
-                extreme(y, part, out=y)
-            else:
-                y[...] = part
-            begun = True
+        axis = len(shape) - 1
+        window = [(axis, AxisWindow(shape[axis], length))]
+        parts = [tuple(slice(p, p + n) for p, n in zip(place, sizes, strict=True)) for _, place in runs]
+        found.append((Slides(shape, dtype, reduction, window) if length > 1 else None, parts))
+    return found
+
+
+def footprint_write(
+    shape: Shape, x: np.dtype, y: np.dtype, footprint: np.ndarray, lows: Sequence[int], boundary: str,
+    cval: float, reduction: int,
+) -> Write:  # fmt: skip
+    """What fills arrays of a shape, which have elements, of any two real types."""
+    of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (x, y))
+    fits = boundary != "constant" or (holds(cval, of) and holds(cval, into))
+    dtype = of if fits else np.dtype(np.float64)
+    reduced = Footprint(shape, dtype, footprint, lows, boundary, cval, reduction)
+
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        source = np.ascontiguousarray(x.view(of), dtype)
+        target = y.view(into)
+        found = target if dtype == into else np.empty_like(source)
+        reduced(source, found)
+        if found is not target:
+            target[...] = cast(found, into)
+
+    return write
 
 
 def origins_of(origin: Any, shape: Sequence[int], axes: Sequence[int]) -> list[int]:

@@ -24,7 +24,7 @@ from convalgos.cpu.runtime.threads import plan_threads
 Given = ParamSpec("Given")
 Write = Callable[[np.ndarray, np.ndarray], None]  # (x, y): fills y, an array apart from x
 PLAIN = frozenset((int, float, bool, str, type(None), type))  # of values that are what they hold
-WRITTEN, MARKED = "output", "footprint"  # arguments that are arrays; with the latter no call is kept
+WRITTEN = "output"  # the argument that may be an array that is filled
 COUNT = 256  # calls that are kept; the first of them goes for one more
 MOST = 1 << 18  # bytes of an array of weights that is kept with its call,
 FEW = 1 << 12  # and of one up to which they are not counted by themselves:
@@ -41,8 +41,7 @@ _this = threading.local()  # of a thread: `told`, what filled the results of the
 def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
     """Makes calls of a filter short whose result is what `arguments.fill` has filled, and no more."""
     names = tuple(inspect.signature(function).parameters)
-    written, marked = (names.index(name) if name in names else len(names) for name in (WRITTEN, MARKED))
-
+    written = names.index(WRITTEN) if WRITTEN in names else len(names)
     recent = RecentCalls()
     _all_recent.append(recent)
 
@@ -62,14 +61,12 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
 
     def longer(args: Any, kwargs: Any) -> Any:
         key = y = None
-        if args and type(args[0]) is np.ndarray and arrays.is_laid(args[0].flags):
+        x: Any = args[0] if args else None
+        if type(x) is np.ndarray and x.dtype.isnative:
             y = args[written] if len(args) > written else kwargs.get(WRITTEN)
-            mask = args[marked] if len(args) > marked else kwargs.get(MARKED)
-            if mask is not None:
-                pass
-            elif type(y) in PLAIN:
+            if type(y) in PLAIN or isinstance(y, np.dtype):
                 key = _key(function, args, kwargs)
-            elif _is_filled(y, args[0]):  # whatever else it holds is overwritten
+            elif _is_filled(y, x):  # whatever else it holds is overwritten
                 if len(args) > written:
                     read = (*args[:written], None, *args[written + 1 :])
                     key = _key(function, read, kwargs, y.dtype)
@@ -78,19 +75,19 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
         known = None if key is None else _kept.get(key)
         if known is None:
             return _told(function, args, kwargs, key)
-        (write, dtype), x = known, args[0]
+        (write, dtype), source = known, arrays.as_laid(x)
         place: int | str = 0
         if type(y) is not np.ndarray:
             y = new_array(x.shape, dtype)
             filled = None
-        elif _is_apart(y, x):
+        elif arrays.is_laid(y.flags) and _is_apart(y, source):
             filled, place = y, written if len(args) > written else WRITTEN
         else:
-            y[...] = filled_apart(x, dtype, write)
+            y[...] = filled_apart(source, dtype, write)
             return y
-        if recent.asks_for(key):
+        if source is x and recent.asks_for(key):
             recent.add((plan_threads(), write, dtype, place), args, kwargs, filled)
-        write(x, y)
+        write(source, y)
         return y
 
     return taken
@@ -127,6 +124,17 @@ def tell_filled(x: np.ndarray, y: np.ndarray, write: Write) -> None:
         told.append((x, y, write))
 
 
+def keep_none() -> None:
+    """That the call at hand does more than fill its result, such as to warn."""
+    told = getattr(_this, "told", None)
+    if told is not None:
+        told.append((None, None, _does_more))
+
+
+def _does_more(x: np.ndarray, y: np.ndarray) -> None:
+    """Stands beside what fills a result."""
+
+
 def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Uninitialised; a large one of memory that others before it have left."""
     count = math.prod(shape)
@@ -143,10 +151,10 @@ def filled_apart(x: np.ndarray, dtype: np.dtype, write: Write) -> np.ndarray:
 
 
 def _is_filled(y: Any, x: np.ndarray) -> bool:
-    """Whether y is an array that is filled where it lies, of x's shape."""
+    """Whether y is an array that can be filled, of x's shape."""
     if type(y) is not np.ndarray or y.shape != x.shape or not y.dtype.isnative:
         return False
-    return arrays.is_laid(y.flags) and y.flags.writeable
+    return bool(y.flags.writeable)
 
 
 def _is_apart(y: np.ndarray, x: np.ndarray) -> bool:
@@ -177,7 +185,7 @@ def _key(
 def _part(given: Any) -> tuple[Any, ...] | None:
     """What one argument is told by; None where it may hold something else next time."""
     kind = type(given)
-    if kind in PLAIN:
+    if kind in PLAIN or isinstance(given, np.dtype):
         return kind, given
     if kind is np.ndarray and given.nbytes <= MOST and given.dtype.kind != "O":
         held = given.tobytes()

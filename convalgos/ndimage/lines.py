@@ -13,6 +13,7 @@ from convalgos.cpu.filtering import line_crosses
 from convalgos.cpu.filtering.line_filters import passes_of, run_passes
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.ndimage import arguments
+from convalgos.ndimage.known_calls import Write
 
 
 class Weights(NamedTuple):
@@ -35,28 +36,43 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
         ValueError, RuntimeError: as SciPy does.
     """
     if any(step.weights.dtype.kind == "c" for step in steps) or x.dtype.kind == "c":
-        (first, *others) = steps
-
-        def part(x: np.ndarray, weights: np.ndarray, output: Any, cval: Any) -> np.ndarray:
-            return correlate_axes(x, [first._replace(weights=weights), *others], output, cval)
-
-        return arguments.by_parts(part, x, first.weights, output, cval)
+        return _complex(x, steps, output, cval)
     result = arguments.real_output(output, x)
-    read = [_read(step, cval, x.shape) for step in steps]
+    read = tuple(_read(step, cval, x.shape) for step in steps)
     if not x.size:
         return result
+    return arguments.fill(result, x, _write_of(x.shape, x.dtype, result.dtype.newbyteorder("="), read))
 
-    passes = passes_of(x.shape, x.dtype, result.dtype.newbyteorder("="), tuple(read))
 
-    if len(passes) == 1 and result.dtype.kind != "b":
-        return arguments.fill(result, x, passes[0].run)
+def _complex(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray:
+    """`correlate_axes` of complex numbers."""
+    if x.size and not any(step.weights.dtype.kind == "c" for step in steps):
+        boundaries = [arguments.boundary_of(step.mode) for step in steps]
+        beyond = arguments.fill_of_pairs(cval, boundaries)
+        if beyond is not None:
+            result = arguments.output_array(output, x, is_complex=True)
+            read = tuple(_read(step, beyond, x.shape) for step in steps)
+            return arguments.fill_pairs(result, x, lambda shape, x, y: _write_of(shape, x, y, read))
+    (first, *others) = steps
+
+    def part(x: np.ndarray, weights: np.ndarray, output: Any, cval: Any) -> np.ndarray:
+        return correlate_axes(x, [first._replace(weights=weights), *others], output, cval)
+
+    return arguments.by_parts(part, x, first.weights, output, cval)
+
+
+def _write_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> Write:
+    """What correlates arrays of a shape and two types."""
+    passes = passes_of(shape, x, y, steps)
+    if len(passes) == 1 and y.kind != "b":
+        return passes[0].run
 
     def write(x: np.ndarray, y: np.ndarray) -> None:
         run_passes(passes, x, y)
         if y.dtype == np.bool_:
             np.not_equal(y.view(np.uint8), 0, out=y)
 
-    return arguments.fill(result, x, write)
+    return write
 
 
 def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:

@@ -19,18 +19,20 @@ from convalgos.ndimage.arguments import (
     boundary_of,
     checked_origin,
     fill,
+    fill_of_pairs,
+    fill_pairs,
     finite_number,
     input_array,
     one_axis,
     output_array,
     per_axis,
-    real_number,
     real_output,
     several_axes,
     whole_number,
 )
-from convalgos.ndimage.footprints import origins_of, slide_footprint, whole_footprint
-from convalgos.ndimage.known_calls import Write, known_calls
+from convalgos.ndimage.conversions import cast, fill_value_in
+from convalgos.ndimage.footprints import footprint_write, origins_of, whole_footprint
+from convalgos.ndimage.known_calls import Write, keep_none, known_calls
 
 Windows = list[tuple[int, AxisWindow]]  # (axis, those along it)
 
@@ -199,26 +201,19 @@ def _extreme(
         return _along(x, _windows(x.shape, size, mode, origin, along), output, cval, reduction)
     if size is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=3)
+        keep_none()
     marked = whole_footprint(footprint, x.ndim, along)
     if marked.all():
         return _along(x, _windows(x.shape, np.shape(footprint), mode, origin, along), output, cval, reduction)
     if not isinstance(mode, str):
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
-
-    def write(x: np.ndarray, y: np.ndarray) -> None:
-        if not y.size:
-            return
-        bytes_of = [a.view(np.uint8) if a.dtype.kind == "b" else a for a in (x, y)]
-        fits = boundary != "constant" or all(_holds(cval, a.dtype) for a in bytes_of)
-        same = fits and bytes_of[0].dtype == y.dtype
-        source = np.ascontiguousarray(bytes_of[0], None if fits else np.float64)
-        found = bytes_of[1] if same else np.empty_like(source)
-        slide_footprint(source, found, marked, lows, boundary, float(cval), reduction)
-        if not same:
-            bytes_of[1][...] = _cast(found, bytes_of[1].dtype)
-
-    return fill(real_output(output, x), x, write)
+    result = real_output(output, x)
+    write: Write = _copied
+    if x.size:
+        types = x.dtype, _native(result)
+        write = footprint_write(x.shape, *types, marked, lows, boundary, float(cval), reduction)
+    return fill(result, x, write)
 
 
 def _along_one(
@@ -261,6 +256,9 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
         result = real_output(output, x) if windows else output_array(output, x)
         return fill(result, x, _slide(x.shape, x.dtype, _native(result), windows, cval, reduction))
     result = output_array(output, x, is_complex=True)
+    both = fill_of_pairs(cval, [window.boundary for _, window in windows])
+    if both is not None and x.size:
+        return fill_pairs(result, x, lambda shape, x, y: _slide(shape, x, y, windows, both, reduction))
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
         write = _slide(x.shape, of.dtype, part.dtype, windows, beyond, reduction)
@@ -277,7 +275,7 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
     as_given = of == into and of.kind != "b"
     of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (of, into))
     used = any(window.boundary == "constant" for _, window in windows)
-    beyond = _beyond(cval, into, reduction, used)
+    beyond = fill_value_in(cval, into, reduction, used)
     if np.can_cast(of, into) and beyond is not None:
         slide_all = Slides(shape, into, reduction, windows, beyond)
         if as_given:
@@ -285,13 +283,13 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
         return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     exact = reduction != MEAN or of.kind == into.kind == "f"  # means of integers are no integers yet
-    fits = exact and _beyond(cval, of, reduction, used) is not None
+    fits = exact and fill_value_in(cval, of, reduction, used) is not None
     wide = np.dtype(np.float64)
     first, others = of if fits else wide, into if beyond is not None else wide
     slides: list[tuple[np.dtype, Slides]] = []
     for window in windows:
         dtype = others if slides else first
-        fill_value = _beyond(cval, dtype, reduction, used) or 0.0
+        fill_value = fill_value_in(cval, dtype, reduction, used) or 0.0
         slides.append((dtype, Slides(shape, dtype, reduction, [window], fill_value)))
 
     def write(x: np.ndarray, y: np.ndarray) -> None:
@@ -301,7 +299,7 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
             found = np.empty_like(source)
             slide(source, found)
             known = y.view(into)
-            known[...] = _cast(found, into)
+            known[...] = cast(found, into)
 
     return write
 
@@ -313,32 +311,3 @@ def _native(array: np.ndarray) -> np.dtype:
 def _copied(x: np.ndarray, y: np.ndarray) -> None:
     with np.errstate(invalid="ignore"):
         y[...] = x
-
-
-def _beyond(cval: Any, dtype: np.dtype, reduction: int, is_used: bool) -> float | None:
-    """What stands for a fill value in an array of a dtype; None where none does."""
-    value = real_number("cval", cval) if is_used else 0.0
-    if dtype.kind == "f":
-        return value
-    limits = np.iinfo(dtype)
-    if reduction == MEAN:
-        return value if value.is_integer() and limits.min <= value <= limits.max else None
-    if reduction == MAXIMUM and value < limits.min:  # each window has an element that is larger
-        return float(limits.min)
-    if reduction == MINIMUM and value > limits.max:
-        return float(limits.max)
-    return float(int(value)) if limits.min <= value <= limits.max else None
-
-
-def _holds(value: float, dtype: np.dtype) -> bool:
-    """Whether a dtype has just this number."""
-    return dtype.kind == "f" or _beyond(value, dtype, MEAN, True) is not None
-
-
-def _cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """As C casts float64 on common processors: cut off behind the point; short ones are low bits of int32."""
-    if dtype.kind == "f" or x.dtype == dtype or dtype.itemsize == 8:
-        return x.astype(dtype, copy=False)
-    with np.errstate(invalid="ignore"):
-        whole = x.astype(np.float64, copy=False).astype(np.int64 if dtype == np.uint32 else np.int32)
-    return whole.astype(dtype)

@@ -24,21 +24,17 @@ class _Pass(NamedTuple):
     step: int
 
 
-def slide_along(
-    x: np.ndarray, y: np.ndarray, reduction: int, windows: Sequence[tuple[int, AxisWindow]], fill: float = 0.0
-) -> None:
-    """y = the reductions of windows of x along some axes, one axis after the other in the order given.
+class Slides:
+    """Reductions of windows along some axes, one axis after the other in the order given.
+
+    A call as f(x, y) fills y. Both are C-contiguous and apart from each other. Many threads may call it at
+    once.
 
     Args:
-        x, y: C-contiguous, of one shape and dtype, apart from each other.
+        shape, dtype: of both arrays.
         windows: (axis, those along it).
         fill: what lies beyond constant borders, which the dtype can hold.
     """
-    Slides(x.shape, x.dtype, reduction, windows, fill)(x, y)
-
-
-class Slides:
-    """`slide_along` of arrays of a shape and a dtype; many threads may call it at once."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: np.dtype, reduction: int,
