@@ -10,10 +10,10 @@ import numpy as np
 from convalgos.core.errors import missing
 from convalgos.network.onnx_messages import (
     array_of,
-    attributes_of,
     dtype_of,
-    kind_of,
+    kind_of_dtype,
     messages,
+    node_attributes,
     value_info,
 )
 from convalgos.network.onnx_runtime_types import runtime_errors
@@ -35,7 +35,7 @@ def computed(
     if any(x is not None and x.dtype.kind not in NUMBERS for x in inputs):
         return None
     if node.op_type in BY_NUMPY and all(x is not None for x in inputs):
-        attributes = attributes_of(node)
+        attributes = node_attributes(node)
         try:
             found = BY_NUMPY[node.op_type]([x for x in inputs if x is not None], attributes)
         except (ValueError, LookupError, TypeError):  # not of this kind: it is for others to tell
@@ -53,7 +53,7 @@ def _by_runtime(
     import onnxruntime
 
     given = {name: x for name, x in zip(node.input, inputs, strict=True) if x is not None}
-    declared = [value_info(name, kind_of(x.dtype), x.shape) for name, x in given.items()]
+    declared = [value_info(name, kind_of_dtype(x.dtype), x.shape) for name, x in given.items()]
     outputs = [messages().ValueInfoProto(name=name) for name in node.output if name]
     graph = messages().GraphProto(name="constant", node=[node], input=declared, output=outputs)
     model = messages().ModelProto(graph=graph, opset_import=opsets, ir_version=8)

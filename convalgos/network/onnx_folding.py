@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.network.mapped_weights import MAPPED
-from convalgos.network.onnx_messages import kind_of, tensor_of
+from convalgos.network.onnx_messages import kind_of_dtype, tensor_of
 from convalgos.network.onnx_order import read_by
 from convalgos.network.onnx_sizes import KnownValues
 
@@ -48,6 +48,6 @@ def fold_constants(proto: Any, weights: Mapping[str, np.ndarray]) -> dict[str, n
         if array.nbytes < MAPPED:
             proto.graph.initializer.append(tensor_of(array, name))
             continue
-        proto.graph.initializer.add(name=name, data_type=kind_of(array.dtype), dims=array.shape)
+        proto.graph.initializer.add(name=name, data_type=kind_of_dtype(array.dtype), dims=array.shape)
         found[name] = array
     return found

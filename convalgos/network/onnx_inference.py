@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.network.onnx_messages import array_of, attributes_of, dims_of
+from convalgos.network.onnx_messages import Dim, array_of, dims_of, node_attributes
 from convalgos.network.onnx_move_types import MOVES
-from convalgos.network.onnx_size_values import MOST, Sizes, sizes_of
-from convalgos.network.onnx_types import BOOL, INT64, Dim, NotInferred, TensorType, TypedNode, broadcast
+from convalgos.network.onnx_size_values import MOST, Sizes, held_sizes
+from convalgos.network.onnx_types import BOOL, INT64, NotInferred, TensorType, TypedNode, broadcast
 from convalgos.network.onnx_window_types import WINDOWS
 
 OLDEST = 9  # opset: those before broadcast by other rules
@@ -56,8 +56,8 @@ def inferred_types(model: Any) -> dict[str, TensorType] | None:
         found = inferred_outputs(node, opset, types, constants, sizes)
         if found is None:
             return None
-        held = sizes_of(
-            node.op_type, node.input, attributes_of(node), sizes,
+        held = held_sizes(
+            node.op_type, node.input, node_attributes(node), sizes,
             lambda name: types[name].dims if name in types else None,
         )  # fmt: skip
         if held is not None and held.size <= MOST:
@@ -89,7 +89,7 @@ def inferred_outputs(
     inputs = [types.get(name) if name else None for name in node.input]
     if any(name and of is None for name, of in zip(node.input, inputs, strict=True)):
         return None
-    attributes = attributes_of(node)
+    attributes = node_attributes(node)
     typed = TypedNode(
         node.op_type,
         opset,

@@ -56,7 +56,7 @@ def dtype_of(kind: int) -> np.dtype:
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
 
 
-def kind_of(dtype: np.dtype) -> int:
+def kind_of_dtype(dtype: np.dtype) -> int:
     """The TensorProto.DataType of a type of NumPy."""
     if dtype.name in KINDS:
         return KINDS[dtype.name]
@@ -76,7 +76,7 @@ def attribute_value(attribute: Any) -> Any:
     return value if len(field) == 1 else list(value)
 
 
-def attributes_of(node: Any) -> dict[str, Any]:
+def node_attributes(node: Any) -> dict[str, Any]:
     """The attributes of a NodeProto by name."""
     return {attribute.name: attribute_value(attribute) for attribute in node.attribute}
 
@@ -150,7 +150,7 @@ def node_of(op: str, inputs: Sequence[str], outputs: Sequence[str], name: str = 
     return found
 
 
-def model_of(graph: Any, like: Any, ir_version: int) -> Any:
+def model_with(graph: Any, like: Any, ir_version: int) -> Any:
     """A ModelProto of a GraphProto, with the operators of another model."""
     found = messages().ModelProto(graph=graph, opset_import=like.opset_import, ir_version=ir_version)
     found.functions.extend(like.functions)

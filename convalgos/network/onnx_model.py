@@ -24,9 +24,9 @@ from convalgos.network.onnx_file import Weights, read_onnx_file, with_open_sizes
 from convalgos.network.onnx_folding import fold_constants
 from convalgos.network.onnx_messages import (
     array_of,
-    attributes_of,
     messages,
-    model_of,
+    model_with,
+    node_attributes,
     node_of,
     tensor_of,
     value_info,
@@ -77,7 +77,7 @@ class OnnxModel:
         self.dequantized = DequantizedConstants()
         nodes: list[OnnxNode] = []
         for node in without_identities(proto.graph):
-            attributes = attributes_of(node)
+            attributes = node_attributes(node)
             op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
             if op == "Constant" and node.output[0] in weights:
                 continue
@@ -233,7 +233,7 @@ class OnnxModel:
                 skeleton.initializer.append(tensor)
             elif tensor.name not in declared:
                 skeleton.input.append(value_info(tensor.name, tensor.data_type, tensor.dims))
-        return model_of(skeleton, self.proto, max(4, self.proto.ir_version))  # initializers are no inputs
+        return model_with(skeleton, self.proto, max(4, self.proto.ir_version))  # initializers are no inputs
 
     def shape(self, name: str) -> DynamicShape | None:
         """The shape of a value, with words for sizes that are not known; None where its rank is not."""

@@ -13,8 +13,8 @@ from convalgos.network.onnx_types import (
     TypedNode,
     broadcast,
     counted,
-    merged,
-    product,
+    dims_product,
+    merged_dim,
 )
 
 
@@ -22,14 +22,14 @@ def _like(node: TypedNode, dims: list[Dim] | tuple[Dim, ...], of: int = 0) -> li
     return [TensorType(node.type(of).kind, tuple(dims))]
 
 
-def reshape(node: TypedNode) -> list[TensorType]:
+def _reshape(node: TypedNode) -> list[TensorType]:
     """Reshape: 0 keeps a size, -1 is what remains."""
     x = node.dims(0)
     target: list[Dim] = node.attributes["shape"] if "shape" in node.attributes else node.sizes(1)
     if 0 in target and (node.attributes.get("allowzero") or len(x) <= max(_places(target, 0))):
         raise NotInferred
     made = [x[i] if n == 0 else n for i, n in enumerate(target)]
-    if -1 not in target or None in target:  # of which any may be -1
+    if -1 not in target:
         return _like(node, made)
     (rest,) = _places(target, -1)
     # what both have of open sizes goes out of the quotient
@@ -38,7 +38,7 @@ def reshape(node: TypedNode) -> list[TensorType]:
     for n in opened:
         left = [m for i, m in enumerate(left) if i != left.index(n)] if n in left else [None]
     known = math.prod(n for n in made if isinstance(n, int) and n != -1)
-    whole = product(left)
+    whole = dims_product(left)
     is_known = isinstance(whole, int) and None not in made and known > 0
     if isinstance(whole, int) and is_known and whole % known:
         raise NotInferred
@@ -50,16 +50,16 @@ def _places(values: list[Dim], of: int) -> list[int]:
     return [i for i, n in enumerate(values) if n == of]
 
 
-def flatten(node: TypedNode) -> list[TensorType]:
+def _flatten(node: TypedNode) -> list[TensorType]:
     """Flatten."""
     x, axis = node.dims(0), node.attributes.get("axis", 1)
     if not -len(x) <= axis <= len(x):
         raise NotInferred
     axis += len(x) if axis < 0 else 0
-    return _like(node, (product(x[:axis]), product(x[axis:])))
+    return _like(node, (dims_product(x[:axis]), dims_product(x[axis:])))
 
 
-def transpose(node: TypedNode) -> list[TensorType]:
+def _transpose(node: TypedNode) -> list[TensorType]:
     """Transpose."""
     x = node.dims(0)
     order = node.attributes.get("perm", list(reversed(range(len(x)))))
@@ -68,7 +68,7 @@ def transpose(node: TypedNode) -> list[TensorType]:
     return _like(node, [x[i] for i in order])
 
 
-def squeeze(node: TypedNode) -> list[TensorType]:
+def _squeeze(node: TypedNode) -> list[TensorType]:
     """Squeeze."""
     x, axes = node.dims(0), node.numbers_of("axes", 1)
     if axes is None:
@@ -79,7 +79,7 @@ def squeeze(node: TypedNode) -> list[TensorType]:
     return _like(node, [n for i, n in enumerate(x) if i not in gone])
 
 
-def unsqueeze(node: TypedNode) -> list[TensorType]:
+def _unsqueeze(node: TypedNode) -> list[TensorType]:
     """Unsqueeze."""
     x, axes = node.dims(0), node.numbers_of("axes", 1)
     if axes is None:
@@ -91,7 +91,7 @@ def unsqueeze(node: TypedNode) -> list[TensorType]:
     return _like(node, [1 if i in new else next(old) for i in range(rank)])
 
 
-def concatenation(node: TypedNode) -> list[TensorType]:
+def _concatenation(node: TypedNode) -> list[TensorType]:
     """Concat."""
     shapes = [node.dims(i) for i in range(len(node.inputs))]
     rank = len(shapes[0])
@@ -100,14 +100,14 @@ def concatenation(node: TypedNode) -> list[TensorType]:
         raise NotInferred
     made: list[Dim] = list(shapes[0])
     for shape in shapes[1:]:
-        made = [n if i == axis else merged(n, shape[i]) for i, n in enumerate(made)]
+        made = [n if i == axis else merged_dim(n, shape[i]) for i, n in enumerate(made)]
     parts = [s[axis] for s in shapes]
     whole = [n for n in parts if isinstance(n, int)]
     made[axis] = parts[0] if len(parts) == 1 else sum(whole) if len(whole) == len(parts) else None
     return _like(node, made)
 
 
-def split(node: TypedNode) -> list[TensorType]:
+def _split(node: TypedNode) -> list[TensorType]:
     """Split: into parts of given sizes, or as equal as can be."""
     x = node.dims(0)
     axis = node.axis(len(x), 0)
@@ -125,7 +125,7 @@ def split(node: TypedNode) -> list[TensorType]:
     return [TensorType(node.type(0).kind, (*x[:axis], size, *x[axis + 1 :])) for size in sizes]
 
 
-def cut(node: TypedNode) -> list[TensorType]:
+def _cut(node: TypedNode) -> list[TensorType]:
     """Slice."""
     x = node.dims(0)
     if node.opset < 10:
@@ -146,14 +146,14 @@ def cut(node: TypedNode) -> list[TensorType]:
     return _like(node, made)
 
 
-def gather(node: TypedNode) -> list[TensorType]:
+def _gather(node: TypedNode) -> list[TensorType]:
     """Gather."""
     x, at = node.dims(0), node.dims(1)
     axis = node.axis(len(x), 0)
     return _like(node, (*x[:axis], *at, *x[axis + 1 :]))
 
 
-def pad(node: TypedNode) -> list[TensorType]:
+def _pad(node: TypedNode) -> list[TensorType]:
     """Pad."""
     x, pads = node.dims(0), node.numbers_of("pads", 1)
     if pads is None or node.has(3) or len(pads) != 2 * len(x):
@@ -163,7 +163,7 @@ def pad(node: TypedNode) -> list[TensorType]:
                         for n, m in zip(x, sums, strict=True)])  # fmt: skip
 
 
-def reduction(node: TypedNode) -> list[TensorType]:
+def _reduction(node: TypedNode) -> list[TensorType]:
     """ReduceMean and its like."""
     x, axes = node.dims(0), node.numbers_of("axes", 1)
     if not axes:
@@ -176,7 +176,7 @@ def reduction(node: TypedNode) -> list[TensorType]:
     return _like(node, [n for i, n in enumerate(x) if i not in gone])
 
 
-def place_of_extreme(node: TypedNode) -> list[TensorType]:
+def _place_of_extreme(node: TypedNode) -> list[TensorType]:
     """ArgMax and ArgMin."""
     x = node.dims(0)
     axis = node.axis(len(x), 0)
@@ -184,12 +184,12 @@ def place_of_extreme(node: TypedNode) -> list[TensorType]:
     return [TensorType(INT64, (*x[:axis], *one, *x[axis + 1 :]))]
 
 
-def expand(node: TypedNode) -> list[TensorType]:
+def _expand(node: TypedNode) -> list[TensorType]:
     """Expand, to sizes that are known."""
     return _like(node, broadcast([node.dims(0), node.sizes(1)]))
 
 
-def gather_of_many_axes(node: TypedNode) -> list[TensorType]:
+def _gather_of_many_axes(node: TypedNode) -> list[TensorType]:
     """GatherND."""
     x, at = node.dims(0), node.dims(1)
     count = at[-1]
@@ -198,7 +198,7 @@ def gather_of_many_axes(node: TypedNode) -> list[TensorType]:
     return _like(node, (*at[:-1], *x[count:]))
 
 
-def sampling(node: TypedNode) -> list[TensorType]:
+def _sampling(node: TypedNode) -> list[TensorType]:
     """GridSample."""
     x, grid = node.dims(0), node.dims(1)
     if len(x) != len(grid):
@@ -206,19 +206,19 @@ def sampling(node: TypedNode) -> list[TensorType]:
     return _like(node, (*x[:2], *grid[1:-1]))
 
 
-def counting(node: TypedNode) -> list[TensorType]:
+def _counting(node: TypedNode) -> list[TensorType]:
     """Range."""
     begin, end, step = (node.numbers(i)[0] for i in range(3))
     return _like(node, (max(0, math.ceil((end - begin) / step)),))
 
 
-def filled(node: TypedNode) -> list[TensorType]:
+def _filled(node: TypedNode) -> list[TensorType]:
     """ConstantOfShape."""
     kind = node.attributes["value"].data_type if "value" in node.attributes else FLOAT
     return [TensorType(kind, tuple(node.sizes(0)))]
 
 
-def shape(node: TypedNode) -> list[TensorType]:
+def _shape(node: TypedNode) -> list[TensorType]:
     """Shape."""
     rank = len(node.dims(0))
     return [
@@ -228,7 +228,7 @@ def shape(node: TypedNode) -> list[TensorType]:
     ]
 
 
-def recurrent(node: TypedNode) -> list[TensorType]:
+def _recurrent(node: TypedNode) -> list[TensorType]:
     """LSTM, GRU and RNN: all states, the last, and the last of the cells."""
     x, r = node.dims(0), node.dims(2)
     if node.attributes.get("layout") or len(x) != 3 or len(r) != 3:
@@ -243,9 +243,9 @@ REDUCTIONS = (
     "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
 )  # fmt: skip
 MOVES = {
-    "Reshape": reshape, "Flatten": flatten, "Transpose": transpose, "Squeeze": squeeze, "Split": split,
-    "Unsqueeze": unsqueeze, "Concat": concatenation, "Slice": cut, "Gather": gather, "Pad": pad,
-    "GatherND": gather_of_many_axes, "GridSample": sampling, "Range": counting, "Expand": expand,
-    "ConstantOfShape": filled, "Shape": shape, **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
-    **dict.fromkeys(REDUCTIONS, reduction), **dict.fromkeys(("ArgMax", "ArgMin"), place_of_extreme),
+    "Reshape": _reshape, "Flatten": _flatten, "Transpose": _transpose, "Squeeze": _squeeze, "Split": _split,
+    "Unsqueeze": _unsqueeze, "Concat": _concatenation, "Slice": _cut, "Gather": _gather, "Pad": _pad,
+    "GatherND": _gather_of_many_axes, "GridSample": _sampling, "Range": _counting, "Expand": _expand,
+    "ConstantOfShape": _filled, "Shape": _shape, **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(REDUCTIONS, _reduction), **dict.fromkeys(("ArgMax", "ArgMin"), _place_of_extreme),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
 from convalgos.network.onnx_inference import inferred_types
-from convalgos.network.onnx_messages import Dim, kind_of, messages, model_of, value_info
+from convalgos.network.onnx_messages import Dim, kind_of_dtype, messages, model_with, value_info
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_order import captured_by, read_by
 from convalgos.network.onnx_patterns import names_of
@@ -121,14 +121,16 @@ class OnnxRegion:
         graph.input.extend(self._declared(name, self._model.shape(name)) for name in self.inputs)
         # what a model says of the shapes of its outputs may be wrong: ONNX Runtime refuses to write them then
         graph.output.extend(self._declared(name, None) for name in self.outputs)
-        return model_of(graph, self._model.proto, self._model.proto.ir_version)
+        return model_with(graph, self._model.proto, self._model.proto.ir_version)
 
     def _declared(self, name: str, shape: DynamicShape | None) -> Any:
         """A value with its type, and the rank of a shape."""
         dtype = self._model.dtype(name)
         if not dtype:
             raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
-        return value_info(name, kind_of(np.dtype(dtype)), None if shape is None else [None] * len(shape))
+        return value_info(
+            name, kind_of_dtype(np.dtype(dtype)), None if shape is None else [None] * len(shape)
+        )
 
     def _inferred(self, inputs: Sequence[Sizes]) -> list[Sizes] | None:
         if any(isinstance(x, np.ndarray) for x in inputs):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.network.onnx_types import INT64, Dim
+from convalgos.network.onnx_messages import Dim
+from convalgos.network.onnx_types import INT64
 
 MOST = 64  # elements of a value that holds sizes
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
@@ -26,7 +27,7 @@ def are_known(sizes: Sizes) -> bool:
     return all(isinstance(n, int) for n in sizes.reshape(-1))
 
 
-def sizes_of(
+def held_sizes(
     op: str, inputs: Sequence[str], attributes: Mapping[str, Any], known: Mapping[str, Sizes],
     dims: Callable[[str], Sequence[Dim] | None],
 ) -> Sizes | None:  # fmt: skip

@@ -21,13 +21,13 @@ from convalgos.network.onnx_inference import inferred_outputs, opset_of, type_of
 from convalgos.network.onnx_messages import (
     Dim,
     array_of,
-    attributes_of,
-    kind_of,
+    kind_of_dtype,
     messages,
+    node_attributes,
     tensor_of,
     tensor_type,
 )
-from convalgos.network.onnx_size_values import MOST, Sizes, are_known, sizes_of
+from convalgos.network.onnx_size_values import MOST, Sizes, are_known, held_sizes
 from convalgos.network.onnx_types import INT64, TensorType
 
 MOST_FOLDED = 1 << 21  # elements of a constant that is computed,
@@ -79,7 +79,7 @@ class KnownValues:
     def _keep(self, name: str, array: np.ndarray) -> None:
         """Remember what was computed."""
         self.computed[name] = put_in_file(array)
-        kind = kind_of(array.dtype)
+        kind = kind_of_dtype(array.dtype)
         self.types[name] = TensorType(kind, array.shape)
         if array.size <= MOST:
             self._small[name] = tensor_of(array, name)
@@ -94,11 +94,11 @@ class KnownValues:
 
     def follow(self, node: Any) -> bool:
         """Whether all that a node gives is known and computed; its types are noted."""
-        attributes = attributes_of(node)
+        attributes = node_attributes(node)
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             self._note(node.output[0], node.attribute[0].t)
             return False
-        sizes = sizes_of(node.op_type, node.input, attributes, self.sizes, self._dims)
+        sizes = held_sizes(node.op_type, node.input, attributes, self.sizes, self._dims)
         if sizes is not None and sizes.size <= MOST:
             name = node.output[0]
             self.sizes[name] = sizes
@@ -119,10 +119,10 @@ class KnownValues:
 
     def target(self, node: Any) -> Any:
         """The sizes of a reshape to open ones as a tensor, 0 for what it keeps, -1 for one; else None."""
-        sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0]) or []
+        sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0]) or ()
         if sizes is None or are_known(sizes) or any(a.name == "allowzero" and a.i for a in node.attribute):
             return None
-        is_kept = [isinstance(n, str) and dims[i : i + 1] == [n] for i, n in enumerate(sizes)]
+        is_kept = [isinstance(n, str) and dims[i : i + 1] == (n,) for i, n in enumerate(sizes)]
         filled = [0 if kept else n for kept, n in zip(is_kept, sizes, strict=True)]
         if sum(not isinstance(n, int) for n in sizes) == 1 and all(
             n > 0 for n in sizes if isinstance(n, int)
@@ -144,7 +144,7 @@ class KnownValues:
         most = max(MOST_FOLDED, *(GROWS * x.size for x in inputs if x is not None))
         self._infer(node)
         for name in node.output:
-            dims = self._dims(name) or []
+            dims = self._dims(name) or ()
             if math.prod(n if isinstance(n, int) else 0 for n in dims) > most:
                 return False
         found = computed(node, inputs, self._imports)

@@ -99,22 +99,22 @@ def counted(axis: int, rank: int) -> int:
     return axis % rank if rank else 0
 
 
-def times(a: Dim, b: Dim) -> Dim:
+def dim_times(a: Dim, b: Dim) -> Dim:
     """A product of sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     return b if a == 1 else a if b == 1 else None
 
 
-def product(dims: Dims) -> Dim:
+def dims_product(dims: Dims) -> Dim:
     """The product of sizes; None where more than one is open."""
     found: Dim = 1
     for n in dims:
-        found = times(found, n)
+        found = dim_times(found, n)
     return found
 
 
-def merged(a: Dim, b: Dim) -> Dim:
+def merged_dim(a: Dim, b: Dim) -> Dim:
     """What is known of a size from two values that have it.
 
     Raises:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from convalgos.network.onnx_messages import Dim
-from convalgos.network.onnx_types import INT64, NotInferred, TensorType, TypedNode, times
+from convalgos.network.onnx_types import INT64, NotInferred, TensorType, TypedNode, dim_times
 
 SAME = (b"SAME_UPPER", b"SAME_LOWER")
 
 
-def convolution(node: TypedNode) -> list[TensorType]:
+def _convolution(node: TypedNode) -> list[TensorType]:
     """Conv."""
     x, w = node.dims(0), node.dims(1)
     if len(x) < 3 or len(x) != len(w):
@@ -20,7 +20,7 @@ def convolution(node: TypedNode) -> list[TensorType]:
     return [TensorType(node.type(0).kind, (x[0], w[0], *_windows(node, x[2:], kernel, False)))]
 
 
-def pooling(node: TypedNode) -> list[TensorType]:
+def _pooling(node: TypedNode) -> list[TensorType]:
     """MaxPool, AveragePool and LpPool."""
     x = node.dims(0)
     dims = (*x[:2], *_windows(node, x[2:], node.attributes["kernel_shape"], True))
@@ -28,7 +28,7 @@ def pooling(node: TypedNode) -> list[TensorType]:
     return made if node.outputs == 1 else [*made, TensorType(INT64, dims)]
 
 
-def global_pooling(node: TypedNode) -> list[TensorType]:
+def _global_pooling(node: TypedNode) -> list[TensorType]:
     """GlobalAveragePool and GlobalMaxPool."""
     x = node.dims(0)
     return [TensorType(node.type(0).kind, (*x[:2], *(1 for _ in x[2:])))]
@@ -60,7 +60,7 @@ def _windows(node: TypedNode, sizes: Sequence[Dim], kernel: Sequence[Dim], pools
     return made
 
 
-def transposed_convolution(node: TypedNode) -> list[TensorType]:
+def _transposed_convolution(node: TypedNode) -> list[TensorType]:
     """ConvTranspose."""
     x, w = node.dims(0), node.dims(1)
     rank = len(x) - 2
@@ -79,11 +79,11 @@ def transposed_convolution(node: TypedNode) -> list[TensorType]:
         known = isinstance(n, int) and isinstance(k, int)
         reach = (n - 1) * strides[i] + (k - 1) * dilations[i] + 1 if known else 0  # type: ignore[operator]
         made.append(reach + more[i] - pads[i] - pads[rank + i] if known else None)
-    filters = times(w[1], node.attributes.get("group", 1))
+    filters = dim_times(w[1], node.attributes.get("group", 1))
     return [TensorType(node.type(0).kind, (x[0], filters, *made))]
 
 
-def resizing(node: TypedNode) -> list[TensorType]:
+def _resizing(node: TypedNode) -> list[TensorType]:
     """Resize: by factors, or to sizes."""
     x = node.dims(0)
     if "axes" in node.attributes or node.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
@@ -103,27 +103,27 @@ def resizing(node: TypedNode) -> list[TensorType]:
     return [TensorType(node.type(0).kind, tuple(made))]
 
 
-def from_depth(node: TypedNode) -> list[TensorType]:
+def _from_depth(node: TypedNode) -> list[TensorType]:
     """DepthToSpace."""
     x, block = node.dims(0), node.attributes["blocksize"]
     if len(x) != 4:
         raise NotInferred
     channels = x[1] // block**2 if isinstance(x[1], int) else None
-    return [TensorType(node.type(0).kind, (x[0], channels, *(times(n, block) for n in x[2:])))]
+    return [TensorType(node.type(0).kind, (x[0], channels, *(dim_times(n, block) for n in x[2:])))]
 
 
-def to_depth(node: TypedNode) -> list[TensorType]:
+def _to_depth(node: TypedNode) -> list[TensorType]:
     """SpaceToDepth."""
     x, block = node.dims(0), node.attributes["blocksize"]
     if len(x) != 4:
         raise NotInferred
     sizes = (n // block if isinstance(n, int) else None for n in x[2:])
-    return [TensorType(node.type(0).kind, (x[0], times(x[1], block**2), *sizes))]
+    return [TensorType(node.type(0).kind, (x[0], dim_times(x[1], block**2), *sizes))]
 
 
 WINDOWS = {
-    "Conv": convolution, "ConvTranspose": transposed_convolution, "Resize": resizing,
-    "DepthToSpace": from_depth, "SpaceToDepth": to_depth,
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), pooling),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), global_pooling),
+    "Conv": _convolution, "ConvTranspose": _transposed_convolution, "Resize": _resizing,
+    "DepthToSpace": _from_depth, "SpaceToDepth": _to_depth,
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pooling),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pooling),
 }  # fmt: skip
