@@ -180,21 +180,25 @@ def test_windows_of_any_sizes():
         check(model(op, inputs, attributes, 22))
 
 
-def test_sizes_follow_from_shapes():
+@pytest.mark.parametrize(
+    ("factor", "dims"), [(1, ("n", 3, 8)), (2, ("y.0", 3, "y.2"))]
+)  # of which ONNX leaves the last one open
+def test_sizes_follow_from_shapes(factor, dims):
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Gather", ["s", "zero"], ["n"]),
-        helper.make_node("Unsqueeze", ["n", "first"], ["n1"]),
+        helper.make_node("Mul", ["n", "factor"], ["more"]),
+        helper.make_node("Unsqueeze", ["n" if factor == 1 else "more", "first"], ["n1"]),
         helper.make_node("Concat", ["n1", "rest"], ["to"], axis=0),
         helper.make_node("Reshape", ["x", "to"], ["y"]),
     ]
-    constants = {"zero": np.int64(0), "first": ints(0), "rest": ints(3, -1)}
+    constants = {"zero": np.int64(0), "first": ints(0), "rest": ints(3, -1), "factor": np.int64(factor)}
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", F, ["n", 6, 4])], [onnx.ValueInfoProto(name="y")],
         [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()],
     )  # fmt: skip
     found = inferred_types(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
-    assert found["y"].dims == ("n", 3, 8)  # of which ONNX leaves the last one open
+    assert found["y"].dims == dims
 
 
 def test_sizes_that_only_a_run_knows():
