@@ -45,8 +45,9 @@ def read_onnx_file(path: Path) -> tuple[Any, Weights]:
         ValueError: data beside it are not there.
     """
     weights: Weights = {}
-    if path.stat().st_size < MAPPED and path.suffix in TEXT:
-        model = _model_of_text(path)
+    if path.stat().st_size < MAPPED:
+        in_text = path.suffix in TEXT
+        model = _model_of_text(path) if in_text else messages().ModelProto.FromString(path.read_bytes())
     else:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             outline = _Outline(data, path)

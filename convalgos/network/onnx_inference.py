@@ -11,13 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.network.onnx_messages import Dim, array_of, dims_of, node_attributes
+from convalgos.network.onnx_messages import (
+    Dim,
+    array_of,
+    constant_tensor,
+    dims_of,
+    node_attributes,
+)
 from convalgos.network.onnx_move_types import MOVES
 from convalgos.network.onnx_size_values import MOST, Sizes, held_sizes
 from convalgos.network.onnx_types import BOOL, INT64, NotInferred, TensorType, TypedNode, broadcast
 from convalgos.network.onnx_window_types import WINDOWS
 
-OLDEST = 9  # opset: those before broadcast by other rules
+OLDEST = 7  # opset: those before broadcast by other rules
 OWN = ("", "ai.onnx")  # names of ONNX's own domain
 LARGEST = 1 << 10  # numbers of a constant that tells sizes
 
@@ -49,9 +55,10 @@ def inferred_types(model: Any) -> dict[str, TensorType] | None:
     given = {tensor.name for tensor in model.graph.initializer} - {v.name for v in model.graph.input}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.domain in OWN:
-            if node.attribute[0].name != "value":
+            tensor = constant_tensor(node)
+            if tensor is None:
                 return None
-            note(node.output[0], node.attribute[0].t)
+            note(node.output[0], tensor)
             continue
         found = inferred_outputs(node, opset, types, constants, sizes)
         if found is None:

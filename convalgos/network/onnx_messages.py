@@ -106,6 +106,16 @@ def tensor_of(array: np.ndarray, name: str) -> Any:
     return messages().TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=array.tobytes())
 
 
+def constant_tensor(node: Any) -> Any:
+    """The TensorProto that a Constant node writes; None where it is sparse or of strings."""
+    kind, value = next(iter(node_attributes(node).items()), ("", None))
+    if kind == "value" and value.data_type != KINDS["object"]:
+        return value
+    if kind in ("value_float", "value_floats"):
+        return tensor_of(np.array(value, np.float32), "")
+    return tensor_of(np.array(value, np.int64), "") if kind in ("value_int", "value_ints") else None
+
+
 def tensor_type(kind: int, dims: Sequence[Dim] | None) -> Any:
     """The TypeProto of a tensor; of no dimensions that are known where they are None."""
     found = messages().TypeProto()

@@ -24,6 +24,7 @@ from convalgos.network.onnx_file import Weights, read_onnx_file, with_open_sizes
 from convalgos.network.onnx_folding import fold_constants
 from convalgos.network.onnx_messages import (
     array_of,
+    constant_tensor,
     messages,
     model_with,
     node_attributes,
@@ -81,8 +82,8 @@ class OnnxModel:
             op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
             if op == "Constant" and node.output[0] in weights:
                 continue
-            if op == "Constant" and (array := _constant(attributes)) is not None:
-                self._arrays[node.output[0]] = array
+            if op == "Constant" and (tensor := constant_tensor(node)) is not None:
+                self._arrays[node.output[0]] = array_of(tensor)
                 continue
             if self.dequantized.take(node, self.is_constant, self.constant):
                 continue
@@ -263,8 +264,8 @@ class OnnxModel:
 
 def _large_constant(node: Any) -> Any:
     """The tensor of a Constant whose numbers are no sizes; None of other nodes."""
-    found = [a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value"]
-    return next((tensor for tensor in found if math.prod(tensor.dims) >= LARGE), None)
+    tensor = constant_tensor(node) if node.op_type == "Constant" else None
+    return tensor if tensor is not None and math.prod(tensor.dims) >= LARGE else None
 
 
 def load_onnx(model: Any) -> OnnxModel:
@@ -314,14 +315,3 @@ def _without_shape(output: Any) -> Any:
     if found.type.HasField("tensor_type"):
         found.type.tensor_type.ClearField("shape")
     return found
-
-
-def _constant(attributes: dict[str, Any]) -> np.ndarray | None:
-    """The array of a Constant node; None where it is sparse or of strings."""
-    kind, value = next(iter(attributes.items()), ("", None))
-    if value is not None and kind == "value" and value.data_type != 8:  # strings
-        array = array_of(value)
-        return array
-    if kind in ("value_float", "value_floats"):
-        return np.array(value, np.float32)
-    return np.array(value, np.int64) if kind in ("value_int", "value_ints") else None

@@ -21,6 +21,7 @@ from convalgos.network.onnx_inference import inferred_outputs, opset_of, type_of
 from convalgos.network.onnx_messages import (
     Dim,
     array_of,
+    constant_tensor,
     kind_of_dtype,
     messages,
     node_attributes,
@@ -95,8 +96,8 @@ class KnownValues:
     def follow(self, node: Any) -> bool:
         """Whether all that a node gives is known and computed; its types are noted."""
         attributes = node_attributes(node)
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            self._note(node.output[0], node.attribute[0].t)
+        if node.op_type == "Constant" and (tensor := constant_tensor(node)) is not None:
+            self._note(node.output[0], tensor)
             return False
         sizes = held_sizes(node.op_type, node.input, attributes, self.sizes, self._dims)
         if sizes is not None and sizes.size <= MOST:
