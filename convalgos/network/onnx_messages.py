@@ -109,7 +109,7 @@ def tensor_of(array: np.ndarray, name: str) -> Any:
 def constant_tensor(node: Any) -> Any:
     """The TensorProto that a Constant node writes; None where it is sparse or of strings."""
     kind, value = next(iter(node_attributes(node).items()), ("", None))
-    if kind == "value" and value.data_type != KINDS["object"]:
+    if kind == "value" and value is not None and value.data_type != KINDS["object"]:
         return value
     if kind in ("value_float", "value_floats"):
         return tensor_of(np.array(value, np.float32), "")
