@@ -197,7 +197,8 @@ def _of_names(of: Callable[[TypedNode], list[TensorType]], names: str) -> dict[s
 SHAPED_LIKE_THE_FIRST = """
     Abs BatchNormalization Ceil Celu Clip Cos CumSum Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish
     Identity InstanceNormalization LayerNormalization LeakyRelu Log LogSoftmax LRN Mish Neg Not PRelu
-    Reciprocal Relu RMSNormalization Round Selu Sigmoid Sign Sin Softmax Softplus Softsign Sqrt Tanh"""
+    Reciprocal Relu RMSNormalization Round ScatterElements ScatterND Selu Sigmoid Sign
+    Sin Softmax Softplus Softsign Sqrt Tanh"""
 OPERATORS: dict[str, Callable[[TypedNode], Sequence[TensorType]]] = {
     **WINDOWS,
     **MOVES,

@@ -13,6 +13,7 @@ from convalgos.network.onnx_types import (
     TypedNode,
     broadcast,
     counted,
+    dim_times,
     dims_product,
     merged_dim,
 )
@@ -212,6 +213,11 @@ def _counting(node: TypedNode) -> list[TensorType]:
     return _like(node, (max(0, math.ceil((end - begin) / step)),))
 
 
+def _tile(node: TypedNode) -> list[TensorType]:
+    """Tile."""
+    return _like(node, [dim_times(n, m) for n, m in zip(node.dims(0), node.sizes(1), strict=True)])
+
+
 def _filled(node: TypedNode) -> list[TensorType]:
     """ConstantOfShape."""
     kind = node.attributes["value"].data_type if "value" in node.attributes else FLOAT
@@ -246,6 +252,7 @@ MOVES = {
     "Reshape": _reshape, "Flatten": _flatten, "Transpose": _transpose, "Squeeze": _squeeze, "Split": _split,
     "Unsqueeze": _unsqueeze, "Concat": _concatenation, "Slice": _cut, "Gather": _gather, "Pad": _pad,
     "GatherND": _gather_of_many_axes, "GridSample": _sampling, "Range": _counting, "Expand": _expand,
-    "ConstantOfShape": _filled, "Shape": _shape, **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "ConstantOfShape": _filled, "Tile": _tile, "Shape": _shape,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(REDUCTIONS, _reduction), **dict.fromkeys(("ArgMax", "ArgMin"), _place_of_extreme),
 }  # fmt: skip
