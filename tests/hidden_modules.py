@@ -10,6 +10,9 @@ def hide(*names: str) -> None:
             if name.split(".")[0] in names:
                 raise ImportError(f"{name} is hidden")
 
+        def find_distributions(self, context=None):  # one that has some is asked by `importlib.metadata`
+            return iter(())
+
     def from_name(cls, name):  # MKL is found by the files of its wheel
         if name.lower() in names:
             raise metadata.PackageNotFoundError(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 MOST = 3  # that are suggested
@@ -23,6 +22,8 @@ def near(given: object, known: Iterable[str]) -> list[str]:
     """The nearest of the names, best first; those that have the last part in common count, too."""
     if not isinstance(given, str):
         return []
+    import difflib  # which only mistakes need
+
     names = list(dict.fromkeys(known))
     by_lower = {name.lower(): name for name in names}
     found = [by_lower[n] for n in difflib.get_close_matches(given.lower(), by_lower, MOST)]

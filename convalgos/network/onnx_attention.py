@@ -12,7 +12,9 @@ from typing import NamedTuple
 from convalgos.core.moves import Move
 from convalgos.network.attention import Attention
 from convalgos.network.onnx_channels import Steps
-from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
+from convalgos.network.onnx_messages import node_of
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_value_types import DynamicShape
 
 ATTENTION = "convalgos.Attention"  # the operator of what is found; its attributes are those of the step
 MOST_BIASES = 2
@@ -93,11 +95,9 @@ class _Search:
 
     def _scaled(self, q: str, factors: str, last: OnnxNode) -> list[OnnxNode]:
         """The node that multiplies q with the factors of heads."""
-        import onnx
-
         name = f"{last.outputs[0]}/scaled"
         self._model.types[name] = self._model.types[q]
-        proto = onnx.helper.make_node("Mul", [q, factors], [name])
+        proto = node_of("Mul", [q, factors], [name])
         return [OnnxNode("Mul", last.name, [q, factors], [name], {}, (proto,))]
 
     def _alone(self, name: str, op: str) -> OnnxNode | None:

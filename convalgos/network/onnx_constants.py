@@ -8,6 +8,14 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.errors import missing
+from convalgos.network.onnx_messages import (
+    array_of,
+    dtype_of,
+    kind_of_dtype,
+    messages,
+    node_attributes,
+    value_info,
+)
 from convalgos.network.onnx_runtime_types import runtime_errors
 
 Arrays = Sequence[np.ndarray]
@@ -24,12 +32,10 @@ def computed(
         inputs: None for those that it leaves out.
         opsets: those that the model imports.
     """
-    import onnx
-
     if any(x is not None and x.dtype.kind not in NUMBERS for x in inputs):
         return None
     if node.op_type in BY_NUMPY and all(x is not None for x in inputs):
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = node_attributes(node)
         try:
             found = BY_NUMPY[node.op_type]([x for x in inputs if x is not None], attributes)
         except (ValueError, LookupError, TypeError):  # not of this kind: it is for others to tell
@@ -44,17 +50,13 @@ def _by_runtime(
 ) -> list[np.ndarray] | None:
     if missing("onnxruntime"):
         return None
-    import onnx
     import onnxruntime
 
     given = {name: x for name, x in zip(node.input, inputs, strict=True) if x is not None}
-    declared = [
-        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-        for name, x in given.items()
-    ]
-    outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = onnx.helper.make_graph([node], "constant", declared, outputs)
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    declared = [value_info(name, kind_of_dtype(x.dtype), x.shape) for name, x in given.items()]
+    outputs = [messages().ValueInfoProto(name=name) for name in node.output if name]
+    graph = messages().GraphProto(name="constant", node=[node], input=declared, output=outputs)
+    model = messages().ModelProto(graph=graph, opset_import=opsets, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1  # fatal ones only
     try:
@@ -78,18 +80,14 @@ def _axes(x: Arrays, attributes: Attributes) -> tuple[int, ...] | None:
 
 
 def _cast(x: Arrays, attributes: Attributes) -> np.ndarray | None:
-    import onnx
-
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])
+    dtype = dtype_of(attributes["to"])
     if dtype.kind not in NUMBERS or (x[0].dtype.kind == "f" and dtype.kind in "iu"):  # which may not fit
         return None
     return x[0].astype(dtype)
 
 
 def _constant_of_shape(x: Arrays, attributes: Attributes) -> np.ndarray:
-    from onnx import numpy_helper
-
-    value = numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
+    value = array_of(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
     return np.full(tuple(x[0]), value.reshape(-1)[0])
 
 

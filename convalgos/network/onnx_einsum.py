@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from convalgos.network.onnx_messages import node_of, tensor_of
+
 LETTERED_AXES = 13  # the opset from which on axes are an input
 
 
@@ -32,8 +36,6 @@ def with_products_spelled_out(proto: Any) -> Any:
 
 def _spelled_out(node: Any, proto: Any) -> list[Any]:
     """The nodes in the place of an Einsum; none where it stays."""
-    from onnx import helper
-
     if node.op_type != "Einsum" or node.domain not in ("", "ai.onnx"):
         return []
     equation = next(a.s for a in node.attribute if a.name == "equation").decode().replace(" ", "")
@@ -43,9 +45,7 @@ def _spelled_out(node: Any, proto: Any) -> list[Any]:
         return []
     if len(parts) == 2 and {*operands} == {*y}:
         order = [operands.index(letter) for letter in y]
-        return [
-            helper.make_node("Transpose", list(node.input), list(node.output), name=node.name, perm=order)
-        ]
+        return [node_of("Transpose", node.input, node.output, node.name, perm=order)]
     product = _product(*parts) if len(parts) == 3 else None
     opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
     return [] if product is None else _spelled(node, product, opset)
@@ -88,18 +88,16 @@ def _of_matrices(a: str, b: str, y: str) -> _Product | None:
 
 def _spelled(node: Any, product: _Product, opset: int) -> list[Any]:
     """The nodes of a product."""
-    from onnx import helper
-
     nodes: list[Any] = []
     inputs, y = list(node.input)[:: -1 if product.swapped else 1], node.output[0]
 
     def with_axis(op: str, x: str, made: str, axis: int) -> None:
         if opset < LETTERED_AXES:
-            nodes.append(helper.make_node(op, [x], [made], name=made, axes=[axis]))
+            nodes.append(node_of(op, [x], [made], made, axes=[axis]))
             return
-        axes = helper.make_tensor(f"{made}/axes", 7, [1], [axis])  # int64
-        nodes.append(helper.make_node("Constant", [], [axes.name], value=axes))
-        nodes.append(helper.make_node(op, [x, axes.name], [made], name=made))
+        axes = tensor_of(np.array([axis], np.int64), f"{made}/axes")
+        nodes.append(node_of("Constant", [], [axes.name], value=axes))
+        nodes.append(node_of(op, [x, axes.name], [made], made))
 
     lacking = product.rank - 2 + (product.vector or 0)  # the place of the dimension that there is none of
     if product.vector is not None:
@@ -109,10 +107,10 @@ def _spelled(node: Any, product: _Product, opset: int) -> list[Any]:
     for at, turned in enumerate(product.turned):
         if turned:
             name = f"{y}/operand{at}"
-            nodes.append(helper.make_node("Transpose", [inputs[at]], [name], name=name, perm=order))
+            nodes.append(node_of("Transpose", [inputs[at]], [name], name, perm=order))
             inputs[at] = name
     made = y if product.vector is None else f"{y}/matrix"
-    nodes.append(helper.make_node("MatMul", inputs, [made], name=node.name))
+    nodes.append(node_of("MatMul", inputs, [made], node.name))
     if product.vector is not None:
         with_axis("Squeeze", made, y, lacking)
     return nodes

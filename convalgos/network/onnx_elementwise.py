@@ -13,7 +13,8 @@ from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import Elementwise, Step, View
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
-from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_value_types import DynamicShape
 
 OPERATIONS = {"Add": "add", "Sum": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 FUNCTIONS = {

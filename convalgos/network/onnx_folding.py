@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.network.mapped_weights import MAPPED
+from convalgos.network.onnx_messages import kind_of_dtype, tensor_of
 from convalgos.network.onnx_order import read_by
 from convalgos.network.onnx_sizes import KnownValues
 
@@ -22,8 +23,6 @@ def fold_constants(proto: Any, weights: Mapping[str, np.ndarray]) -> dict[str, n
     Returns:
         The weights that its tensors lack.
     """
-    import onnx
-
     known = KnownValues(proto, weights)
     nodes, made = [], []
     for node in proto.graph.node:
@@ -47,9 +46,8 @@ def fold_constants(proto: Any, weights: Mapping[str, np.ndarray]) -> dict[str, n
         if name not in read:
             continue
         if array.nbytes < MAPPED:
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+            proto.graph.initializer.append(tensor_of(array, name))
             continue
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        proto.graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=array.shape))
+        proto.graph.initializer.add(name=name, data_type=kind_of_dtype(array.dtype), dims=array.shape)
         found[name] = array
     return found

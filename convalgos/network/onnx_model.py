@@ -5,6 +5,7 @@ Where a model has nodes that compute constants, these are folded first (`onnx_fo
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +22,27 @@ from convalgos.network.onnx_dequantized import DequantizedConstants
 from convalgos.network.onnx_einsum import with_products_spelled_out
 from convalgos.network.onnx_file import Weights, read_onnx_file, with_open_sizes
 from convalgos.network.onnx_folding import fold_constants
+from convalgos.network.onnx_messages import (
+    array_of,
+    constant_tensor,
+    messages,
+    model_with,
+    node_attributes,
+    node_of,
+    tensor_of,
+    value_info,
+)
 from convalgos.network.onnx_order import with_nodes_in_order, without_identities
 from convalgos.network.onnx_qdq import spelled_out
 from convalgos.network.onnx_runtime_types import types_by_runtime
 from convalgos.network.onnx_sizes import ONNX_NAMES, KnownValues
 from convalgos.network.onnx_stand_ins import with_stand_ins
+from convalgos.network.onnx_value_types import DynamicShape, ValueType, types_of
 
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
 TRIED = (320, 256)  # sizes of inputs that a model leaves open, to tell which of its values are of one shape
 BATCHES = (2, 7)  # of images, where a model leaves open how many
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
-DynamicShape = tuple[int | str, ...]
 
 
 @dataclass(eq=False)
@@ -44,24 +55,6 @@ class OnnxNode:
     outputs: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     protos: tuple[Any, ...] = ()
-
-
-class ValueType:
-    """What is known of a value before the network is planned."""
-
-    def __init__(self, proto: Any):
-        import onnx
-
-        tensor = proto.type.tensor_type
-        self.dtype = ""  # where it is none of NumPy's, or not known
-        self.shape: DynamicShape | None = None  # None: not even the rank is known
-        if proto.type.HasField("tensor_type") and tensor.elem_type:
-            self.dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-        if proto.type.HasField("tensor_type") and tensor.HasField("shape"):
-            self.shape = tuple(
-                d.dim_value if d.HasField("dim_value") else d.dim_param or f"{proto.name}.{i}"
-                for i, d in enumerate(tensor.shape.dim)
-            )
 
 
 class OnnxModel:
@@ -79,18 +72,18 @@ class OnnxModel:
         inputs: tuple[str, ...] | None = None,
         weights: Mapping[str, np.ndarray] = MappingProxyType({}),
     ):
-        import onnx
-
         self.proto = proto
         self._tensors = {t.name: t for t in proto.graph.initializer}
         self._arrays: dict[str, np.ndarray] = {**weights}
         self.dequantized = DequantizedConstants()
         nodes: list[OnnxNode] = []
         for node in without_identities(proto.graph):
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            attributes = node_attributes(node)
             op = node.op_type if node.domain in ONNX_NAMES else f"{node.domain}.{node.op_type}"
-            if op == "Constant" and (array := _constant(attributes)) is not None:
-                self._arrays[node.output[0]] = array
+            if op == "Constant" and node.output[0] in weights:
+                continue
+            if op == "Constant" and (tensor := constant_tensor(node)) is not None:
+                self._arrays[node.output[0]] = array_of(tensor)
                 continue
             if self.dequantized.take(node, self.is_constant, self.constant):
                 continue
@@ -108,9 +101,7 @@ class OnnxModel:
     def constant(self, name: str) -> np.ndarray | None:
         """A constant value, or None."""
         if name not in self._arrays and name in self._tensors:
-            from onnx import numpy_helper
-
-            self._arrays[name] = numpy_helper.to_array(self._tensors[name])
+            self._arrays[name] = array_of(self._tensors[name])
         elif name not in self._arrays and name in self.dequantized.protos:
             self._arrays[name] = self.dequantized.array(name, self.constant)
         return self._arrays.get(name)
@@ -143,21 +134,17 @@ class OnnxModel:
 
     def tensor(self, name: str) -> Any:
         """A constant value as a TensorProto of this name."""
-        from onnx import numpy_helper
-
         if name in self._arrays:
-            return numpy_helper.from_array(self._arrays[name], name)
+            return tensor_of(self._arrays[name], name)
         return self._tensors[name]
 
     def constant_node(self, name: str) -> OnnxNode:
         """A node that writes a constant which is an output of the model."""
-        import onnx
-
         known = f"{name}/known"
         array = self.constant(name)
         assert array is not None
         self._arrays[known] = array
-        proto = onnx.helper.make_node("Identity", [known], [name])
+        proto = node_of("Identity", [known], [name])
         return OnnxNode("Identity", name, [known], [name], {}, (proto,))
 
     def needs_folding(self) -> bool:
@@ -172,7 +159,7 @@ class OnnxModel:
         unknown = [name for name in made if name not in found or not found[name].dtype]
         if unknown:  # behind operators of others than ONNX
             more = types_by_runtime(self._skeleton({}), unknown)
-            found |= {value.name: ValueType(value) for value in more}
+            found |= {value.name: ValueType.told(value) for value in more}
         return found
 
     @cached_property
@@ -214,18 +201,11 @@ class OnnxModel:
         return found
 
     def _inferred(self, given: dict[str, tuple[int, ...]]) -> dict[str, ValueType]:
-        import onnx
-
         skeleton = self._skeleton(given)
         nodes, same_type = with_stand_ins(skeleton.graph.node)
         del skeleton.graph.node[:]
         skeleton.graph.node.extend(nodes)
-        found = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
-        types: dict[str, ValueType] = {}
-        for value in (*found.input, *found.value_info, *found.output):
-            told = ValueType(value)
-            if told.dtype or value.name not in types:  # an output that is an input may lack its type
-                types[value.name] = told
+        types = types_of(skeleton)
         for name, other in same_type.items():
             if name in types and other in types:
                 types[name].dtype = types[other].dtype
@@ -233,29 +213,28 @@ class OnnxModel:
 
     def _skeleton(self, given: dict[str, tuple[int, ...]]) -> Any:
         """The ModelProto whose large constants are inputs, with inputs of the shapes that are given."""
-        import onnx
-
         graph = self.proto.graph
-        skeleton = onnx.GraphProto(name="skeleton")
-        skeleton.node.extend(graph.node)
+        skeleton = messages().GraphProto(name="skeleton")
+        for node in graph.node:
+            large = _large_constant(node)
+            if large is None:
+                skeleton.node.append(node)
+            else:
+                skeleton.input.append(value_info(node.output[0], large.data_type, large.dims))
         for value in graph.input:
             if given.get(value.name):
                 kind = value.type.tensor_type.elem_type
-                skeleton.input.append(onnx.helper.make_tensor_value_info(value.name, kind, given[value.name]))
+                skeleton.input.append(value_info(value.name, kind, given[value.name]))
             else:
                 skeleton.input.append(value)
         skeleton.output.extend(map(_without_shape, graph.output))
         declared = {v.name for v in graph.input}
         for tensor in graph.initializer:
-            if np.prod(tensor.dims, dtype=np.int64) < LARGE:
+            if math.prod(tensor.dims) < LARGE:
                 skeleton.initializer.append(tensor)
             elif tensor.name not in declared:
-                made = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-                skeleton.input.append(made)
-        model = onnx.helper.make_model(skeleton, opset_imports=self.proto.opset_import)
-        model.ir_version = max(4, self.proto.ir_version)  # from which on initializers are no inputs
-        model.functions.extend(self.proto.functions)
-        return model
+                skeleton.input.append(value_info(tensor.name, tensor.data_type, tensor.dims))
+        return model_with(skeleton, self.proto, max(4, self.proto.ir_version))  # initializers are no inputs
 
     def shape(self, name: str) -> DynamicShape | None:
         """The shape of a value, with words for sizes that are not known; None where its rank is not."""
@@ -283,6 +262,12 @@ class OnnxModel:
         return self.types[name].dtype if name in self.types else ""
 
 
+def _large_constant(node: Any) -> Any:
+    """The tensor of a Constant whose numbers are no sizes; None of other nodes."""
+    tensor = constant_tensor(node) if node.op_type == "Constant" else None
+    return tensor if tensor is not None and math.prod(tensor.dims) >= LARGE else None
+
+
 def load_onnx(model: Any) -> OnnxModel:
     """A model from a path, its bytes, or a ModelProto; what is constant in it is folded.
 
@@ -292,8 +277,6 @@ def load_onnx(model: Any) -> OnnxModel:
     """
     if reason := missing("onnx"):
         raise Unsupported(f"reading an ONNX model {reason}")
-    import onnx
-    from google.protobuf import json_format, text_format
     from google.protobuf.message import DecodeError
 
     path: Path | None = None
@@ -303,17 +286,14 @@ def load_onnx(model: Any) -> OnnxModel:
             path = Path(model)
             proto, weights = read_onnx_file(path)
         elif isinstance(model, bytes | bytearray | memoryview):
-            proto = onnx.load_model_from_string(bytes(model))
-        elif isinstance(model, onnx.ModelProto):
+            proto = messages().ModelProto.FromString(bytes(model))
+        elif isinstance(model, messages().ModelProto):
             proto = model
         else:
             raise ValueError(f"model={shown(model)} must be a path, the bytes of a model, or a ModelProto")
-    except (DecodeError, json_format.ParseError, text_format.ParseError) as error:
+    except DecodeError as error:
         raise ValueError(f"model={shown(path or 'bytes')} is no ONNX model: {error}") from None
-    except onnx.checker.ValidationError as error:
-        raise ValueError(f"model={shown(path)} has data that cannot be read: {error}") from None
-    external = onnx.TensorProto.EXTERNAL
-    if any(t.data_location == external for t in proto.graph.initializer):
+    if any(t.data_location == t.EXTERNAL for t in proto.graph.initializer):
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
@@ -335,16 +315,3 @@ def _without_shape(output: Any) -> Any:
     if found.type.HasField("tensor_type"):
         found.type.tensor_type.ClearField("shape")
     return found
-
-
-def _constant(attributes: dict[str, Any]) -> np.ndarray | None:
-    """The array of a Constant node; None where it is sparse or of strings."""
-    from onnx import numpy_helper
-
-    kind, value = next(iter(attributes.items()), ("", None))
-    if value is not None and kind == "value" and value.data_type != 8:  # strings
-        array: np.ndarray = numpy_helper.to_array(value)
-        return array
-    if kind in ("value_float", "value_floats"):
-        return np.array(value, np.float32)
-    return np.array(value, np.int64) if kind in ("value_int", "value_ints") else None

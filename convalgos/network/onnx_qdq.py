@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.network.onnx_messages import array_of, node_of, tensor_of
+
 MICROSOFT = "com.microsoft"
 CHANNELS_LAST = "channels_last"  # an attribute of pooling
 
@@ -41,40 +43,28 @@ class _Speller:
 
     def op(self, node: Any, op: str, inputs: list[str], drops: tuple[str, ...] = ()) -> tuple[Any, str]:
         """(an operator on float32 with a node's attributes, its output)."""
-        from onnx import helper
-
         kept = [a for a in node.attribute if a.name not in drops]
-        made = helper.make_node(op, inputs, [f"{node.output[0]}/float"], name=node.name or node.output[0])
+        made = node_of(op, inputs, [f"{node.output[0]}/float"], node.name or node.output[0])
         made.attribute.extend(kept)
         return made, made.output[0]
 
     def dequantize(self, node: Any, number: int, inputs: tuple[str, ...], axis: int | None = None) -> Any:
         """DequantizeLinear of (integers, scale, zero point)."""
-        from onnx import helper
-
         name = f"{node.output[0]}/float{number}"
-        made = helper.make_node("DequantizeLinear", [n for n in inputs if n], [name], name=name)
-        if axis is not None:
-            made.attribute.append(helper.make_attribute("axis", axis))
-        return made
+        of_axis = {} if axis is None else {"axis": axis}
+        return node_of("DequantizeLinear", [n for n in inputs if n], [name], name, **of_axis)
 
     def quantize(self, node: Any, x: str, scale: str, zero: str) -> Any:
-        from onnx import helper
-
         inputs = [x, scale, *([zero] if zero else [])]
-        return helper.make_node(
-            "QuantizeLinear", inputs, [node.output[0]], name=f"{node.output[0]}/quantized"
-        )
+        return node_of("QuantizeLinear", inputs, [node.output[0]], f"{node.output[0]}/quantized")
 
     def product(self, name: str, a: str, b: str) -> str | None:
         """A constant: the product of two scales."""
-        from onnx import numpy_helper
-
         if a not in self._tensors or b not in self._tensors:
             return None
-        by = numpy_helper.to_array(self._tensors[a]).reshape(-1)[:1]
-        value = (by * numpy_helper.to_array(self._tensors[b])).astype(np.float32)
-        self._graph.initializer.append(numpy_helper.from_array(value, name))
+        by = array_of(self._tensors[a]).reshape(-1)[:1]
+        value = (by * array_of(self._tensors[b])).astype(np.float32)
+        self._graph.initializer.append(tensor_of(value, name))
         return name
 
 

@@ -17,6 +17,7 @@ from convalgos.network.graph import (
     channels_to_last,
 )
 from convalgos.network.onnx_channels import Steps
+from convalgos.network.onnx_messages import array_of
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_order import captured_by
 from convalgos.network.recurrence import Recurrence
@@ -131,7 +132,5 @@ def _is_zero(name: str, model: OnnxModel) -> bool:
 
 
 def _numbers(tensor: object) -> list[float]:
-    from onnx import numpy_helper
-
-    array: np.ndarray = numpy_helper.to_array(tensor)  # type: ignore[arg-type]
+    array = array_of(tensor)
     return array.reshape(-1).tolist() if math.prod(array.shape) else []

@@ -10,7 +10,8 @@ import numpy as np
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import Convolution, Elementwise, Pooling, Step, Transpose, View, channels_to_last
 from convalgos.network.onnx_channels import Steps
-from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_value_types import DynamicShape
 
 REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceL2": "length"}
 

@@ -14,10 +14,13 @@ from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
-from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode, ValueType
+from convalgos.network.onnx_inference import inferred_types
+from convalgos.network.onnx_messages import Dim, kind_of_dtype, messages, model_with, value_info
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_order import captured_by, read_by
 from convalgos.network.onnx_patterns import names_of
 from convalgos.network.onnx_runtime_types import runtime_errors
+from convalgos.network.onnx_value_types import DynamicShape, ValueType
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
 SIZES = ("int32", "int64")  # types of values that may be sizes
@@ -107,9 +110,7 @@ class OnnxRegion:
         return runtime_session(self.model(), threads)
 
     def _new_model(self) -> Any:
-        import onnx
-
-        graph = onnx.GraphProto(name="region")
+        graph = messages().GraphProto(name="region")
         graph.node.extend(proto for node in self.nodes for proto in node.protos)
         self._add_dequantized(graph)
         own = {name for proto in graph.node for name in proto.output}
@@ -120,24 +121,18 @@ class OnnxRegion:
         graph.input.extend(self._declared(name, self._model.shape(name)) for name in self.inputs)
         # what a model says of the shapes of its outputs may be wrong: ONNX Runtime refuses to write them then
         graph.output.extend(self._declared(name, None) for name in self.outputs)
-        model = onnx.helper.make_model(graph, opset_imports=self._model.proto.opset_import)
-        model.ir_version = self._model.proto.ir_version
-        model.functions.extend(self._model.proto.functions)
-        return model
+        return model_with(graph, self._model.proto, self._model.proto.ir_version)
 
     def _declared(self, name: str, shape: DynamicShape | None) -> Any:
         """A value with its type, and the rank of a shape."""
-        import onnx
-
         dtype = self._model.dtype(name)
         if not dtype:
             raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
-        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return onnx.helper.make_tensor_value_info(name, kind, None if shape is None else [None] * len(shape))
+        return value_info(
+            name, kind_of_dtype(np.dtype(dtype)), None if shape is None else [None] * len(shape)
+        )
 
     def _inferred(self, inputs: Sequence[Sizes]) -> list[Sizes] | None:
-        import onnx
-
         if any(isinstance(x, np.ndarray) for x in inputs):
             return None
 
@@ -148,31 +143,30 @@ class OnnxRegion:
                 for i, n in enumerate(shape):
                     (sizes.dim[i] if i < len(sizes.dim) else sizes.dim.add()).dim_value = n
                 sizes.SetInParent()  # of a number, which has a shape of no sizes
+            own = inferred_types(self._outline)
+            if own is not None and all(map(_are_numbers, dims := [own[name].dims for name in self.outputs])):
+                return dims  # type: ignore[return-value]
             written = self._outline.SerializeToString()
+        import onnx
+
         try:
             inferred = onnx.shape_inference.infer_shapes(written, strict_mode=True, data_prop=True)
         except onnx.shape_inference.InferenceError as error:
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
-        found = [ValueType(value).shape for value in inferred.graph.output]
-        if any(shape is None or not all(isinstance(n, int) for n in shape) for shape in found):
-            return None
-        return found  # type: ignore[return-value]
+        found = [ValueType.told(value).shape for value in inferred.graph.output]
+        return found if all(map(_are_numbers, found)) else None  # type: ignore[return-value]
 
     @cached_property
     def _outline(self) -> Any:
         """The model for an inference of shapes: large constants are inputs behind the others, without values,
         and outputs have none of their shapes. To copy and to read values takes an inference most of its time.
         """
-        import onnx
-
-        model = onnx.ModelProto()
+        model = messages().ModelProto()
         model.CopyFrom(self.model())
         constants = list(model.graph.initializer)
         large = [t for t in constants if math.prod(t.dims) > SHAPE_VALUES]
         for tensor in large:
-            model.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
+            model.graph.input.append(value_info(tensor.name, tensor.data_type, tensor.dims))
             model.graph.initializer.remove(tensor)
         for value in model.graph.output:
             value.type.tensor_type.ClearField("shape")
@@ -198,6 +192,11 @@ class OnnxRegion:
         except runtime_errors() as error:
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
         return [y if y.dtype.name in SIZES and y.size <= SHAPE_VALUES else y.shape for y in found]
+
+
+def _are_numbers(dims: Sequence[Dim] | None) -> bool:
+    """Whether all sizes of a value are known."""
+    return dims is not None and all(isinstance(n, int) for n in dims)
 
 
 def runtime_session(model: Any, threads: int) -> Any:
@@ -264,9 +263,7 @@ def stored_region(data: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]
     """
     if reason := missing("onnx"):
         raise Unsupported(f"a region of an ONNX model {reason}")
-    import onnx
-
-    model = OnnxModel(onnx.load_model_from_string(data), inputs)
+    model = OnnxModel(messages().ModelProto.FromString(data), inputs)
     return OnnxRegion(model, model.nodes, inputs, outputs)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from convalgos.network.graph import Resizing, Upsampling
 from convalgos.network.onnx_channels import Steps
-from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
+from convalgos.network.onnx_value_types import DynamicShape
 
 REPEATS = {  # how coordinates are transformed and rounded, where whole factors repeat elements
     ("asymmetric", "floor"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convalgos.core.errors import missing
+from convalgos.network.onnx_messages import messages, value_info
 
 
 def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
@@ -16,13 +17,12 @@ def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
     """
     if missing("onnxruntime"):
         return []
-    import onnx
     import onnxruntime
 
-    asked = onnx.ModelProto()
+    asked = messages().ModelProto()
     asked.CopyFrom(model)
     del asked.graph.output[:]
-    asked.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    asked.graph.output.extend(messages().ValueInfoProto(name=name) for name in names)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4  # what is wrong with a model is told where it is run
@@ -36,7 +36,7 @@ def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
     for value in session.get_outputs():
         kind = KINDS.get(value.type)
         if kind is not None:
-            found.append(onnx.helper.make_tensor_value_info(value.name, kind, value.shape))
+            found.append(value_info(value.name, kind, value.shape))
     return found
 
 

@@ -10,36 +10,33 @@ sizes of a reshape that keeps those that are open.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.onnx_constants import computed
+from convalgos.network.onnx_inference import inferred_outputs, opset_of, type_of
+from convalgos.network.onnx_messages import (
+    Dim,
+    array_of,
+    constant_tensor,
+    kind_of_dtype,
+    messages,
+    node_attributes,
+    tensor_of,
+    tensor_type,
+)
+from convalgos.network.onnx_size_values import MOST, Sizes, are_known, held_sizes
+from convalgos.network.onnx_types import INT64, TensorType
 
-INT64 = 7  # of TensorProto
-MOST = 64  # elements of a value that holds sizes
 MOST_FOLDED = 1 << 21  # elements of a constant that is computed,
 GROWS = 4  # or so many times those of what it is computed from
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
 NOT_FOLDED = (  # begins of operators: of chance, and what makes of small weights large ones
     "Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "DequantizeLinear",
 )  # fmt: skip
-ARITHMETIC: dict[str, Callable[[int, int], int]] = {
-    "Add": operator.add,
-    "Sub": operator.sub,
-    "Mul": operator.mul,
-    "Mod": operator.mod,
-    "Div": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),  # towards zero
-}
-Size = int | str | None  # None where it depends on what the inputs leave open, a str where it is just that
-Sizes = np.ndarray  # of objects, each a Size
-
-
-def _are_known(sizes: Sizes) -> bool:
-    return all(isinstance(n, int) for n in sizes.reshape(-1))
 
 
 class KnownValues:
@@ -50,65 +47,66 @@ class KnownValues:
     """
 
     def __init__(self, proto: Any, weights: Mapping[str, np.ndarray]):
-
-        self._opsets = {o.domain: o.version for o in proto.opset_import}
+        self._opsets, self._opset = {o.domain: o.version for o in proto.opset_import}, opset_of(proto)
         self._imports, self._ir = list(proto.opset_import), proto.ir_version
-        self.types: dict[str, Any] = {v.name: v.type for v in proto.graph.input}
+        self.types: dict[str, TensorType] = {}
+        self._others: dict[str, Any] = {}  # TypeProtos of what is no tensor
         self.sizes: dict[str, Sizes] = {}
         self.computed: dict[str, np.ndarray] = {}
         self._weights = weights
         self._tensors: dict[str, Any] = {}
         self._small: dict[str, Any] = {}  # tensors that may hold sizes
+        for value in proto.graph.input:
+            self._note_type(value.name, value.type)
         for tensor in proto.graph.initializer:
             self._note(tensor.name, tensor)
 
+    def _note_type(self, name: str, proto: Any) -> None:
+        """Remember the TypeProto of a value."""
+        if proto.HasField("tensor_type"):
+            self.types[name] = type_of(proto)
+        else:
+            self._others[name] = proto
+
     def _note(self, name: str, tensor: Any) -> None:
         """Remember a constant."""
-        import onnx
-
-        self.types[name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        self.types[name] = TensorType(tensor.data_type, tuple(tensor.dims))
         self._tensors[name] = tensor
         if math.prod(tensor.dims) <= MOST and name not in self._weights:
             self._small[name] = tensor
             if tensor.data_type == INT64:
-                self.sizes[name] = onnx.numpy_helper.to_array(tensor).astype(object)
+                self.sizes[name] = array_of(tensor).astype(object)
 
     def _keep(self, name: str, array: np.ndarray) -> None:
         """Remember what was computed."""
-        import onnx
-
         self.computed[name] = put_in_file(array)
-        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        self.types[name] = onnx.helper.make_tensor_type_proto(kind, array.shape)
+        kind = kind_of_dtype(array.dtype)
+        self.types[name] = TensorType(kind, array.shape)
         if array.size <= MOST:
-            self._small[name] = onnx.numpy_helper.from_array(array, name)
+            self._small[name] = tensor_of(array, name)
             if kind == INT64:
                 self.sizes[name] = array.astype(object)
 
     def _array(self, name: str) -> np.ndarray | None:
         """A value that is known, or None."""
-        import onnx
-
         if name in self.computed or name in self._weights:
             return np.asarray(self.computed.get(name, self._weights.get(name)))
-        return onnx.numpy_helper.to_array(self._tensors[name]) if name in self._tensors else None
+        return array_of(self._tensors[name]) if name in self._tensors else None
 
     def follow(self, node: Any) -> bool:
         """Whether all that a node gives is known and computed; its types are noted."""
-        import onnx
-
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            self._note(node.output[0], node.attribute[0].t)
+        attributes = node_attributes(node)
+        if node.op_type == "Constant" and (tensor := constant_tensor(node)) is not None:
+            self._note(node.output[0], tensor)
             return False
-        sizes = self._sizes_of(node.op_type, node.input, attributes)
+        sizes = held_sizes(node.op_type, node.input, attributes, self.sizes, self._dims)
         if sizes is not None and sizes.size <= MOST:
             name = node.output[0]
             self.sizes[name] = sizes
-            self.types[name] = onnx.helper.make_tensor_type_proto(INT64, sizes.shape)
-            if _are_known(sizes):
+            self.types[name] = TensorType(INT64, sizes.shape)
+            if are_known(sizes):
                 self._keep(name, np.array(sizes.tolist(), np.int64))
-            return _are_known(sizes)
+            return are_known(sizes)
         if self._fold(node):
             return True
         self._infer(node)
@@ -122,12 +120,10 @@ class KnownValues:
 
     def target(self, node: Any) -> Any:
         """The sizes of a reshape to open ones as a tensor, 0 for what it keeps, -1 for one; else None."""
-        from onnx import numpy_helper
-
-        sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0]) or []
-        if sizes is None or _are_known(sizes) or any(a.name == "allowzero" and a.i for a in node.attribute):
+        sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0]) or ()
+        if sizes is None or are_known(sizes) or any(a.name == "allowzero" and a.i for a in node.attribute):
             return None
-        is_kept = [isinstance(n, str) and dims[i : i + 1] == [n] for i, n in enumerate(sizes)]
+        is_kept = [isinstance(n, str) and dims[i : i + 1] == (n,) for i, n in enumerate(sizes)]
         filled = [0 if kept else n for kept, n in zip(is_kept, sizes, strict=True)]
         if sum(not isinstance(n, int) for n in sizes) == 1 and all(
             n > 0 for n in sizes if isinstance(n, int)
@@ -135,14 +131,12 @@ class KnownValues:
             filled = [n if isinstance(n, int) else -1 for n in filled]
         if not all(isinstance(n, int) for n in filled):
             return None
-        return numpy_helper.from_array(np.array(filled, np.int64), f"{node.output[0]}/sizes")
+        return tensor_of(np.array(filled, np.int64), f"{node.output[0]}/sizes")
 
     def _fold(self, node: Any) -> bool:
         """Whether a node of known inputs was computed."""
-        import onnx
-
         given = [name for name in node.input if name]
-        nested = any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute)
+        nested = any(a.type == messages().AttributeProto.GRAPH for a in node.attribute)
         if node.domain not in ONNX_NAMES or node.op_type.startswith(NOT_FOLDED) or nested or not given:
             return False
         if any(name not in self.computed and name not in self._tensors for name in given):
@@ -151,7 +145,7 @@ class KnownValues:
         most = max(MOST_FOLDED, *(GROWS * x.size for x in inputs if x is not None))
         self._infer(node)
         for name in node.output:
-            dims = self._dims(name) or []
+            dims = self._dims(name) or ()
             if math.prod(n if isinstance(n, int) else 0 for n in dims) > most:
                 return False
         found = computed(node, inputs, self._imports)
@@ -164,97 +158,50 @@ class KnownValues:
             self._keep(name, y)
         return True
 
-    def _sizes_of(self, op: str, inputs: Sequence[str], attributes: dict[str, Any]) -> Sizes | None:
-        if op == "Shape":
-            dims = self._dims(inputs[0])
-            whole = None if dims is None else _sizes(dims)
-            return None if whole is None else whole[slice(attributes.get("start"), attributes.get("end"))]
-        given = [self.sizes[name] for name in inputs if name in self.sizes]
-        if not given or len(given) < len(inputs):
-            return None
-        x, *others = given
-        if op in ARITHMETIC and not attributes.get("fmod", 0):
-            return _elementwise(ARITHMETIC[op], x, others[0])
-        if op == "Cast":
-            return x if attributes["to"] == INT64 else None
-        if op == "Slice" and x.ndim == 1 and all(map(_are_known, others)):
-            begin, end, *more = (int(n) for (n,) in others)
-            return x[begin : end : more[1] if len(more) > 1 else 1]
-        if op == "Gather" and not attributes.get("axis", 0) and _are_known(others[0]):
-            return np.asarray(x[others[0].astype(np.int64)], object)
-        if op == "Unsqueeze" and x.ndim == 0:
-            return x.reshape(1)
-        if op == "Reshape" and x.size == 1 and others[0].size < 2:
-            return x.reshape((1,) * others[0].size)
-        if op == "Squeeze" and x.shape == (1,):
-            return x.reshape(())
-        if op == "Concat" and all(value.ndim == 1 for value in given):
-            return np.concatenate(given)
-        return None
-
-    def _dims(self, name: str) -> list[Size] | None:
-        tensor = self.types[name].tensor_type if name in self.types else None
-        if tensor is None or not tensor.HasField("shape"):
-            return None
-        return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    def _dims(self, name: str) -> Sequence[Dim] | None:
+        return self.types[name].dims if name in self.types else None
 
     def _infer(self, node: Any) -> None:
         """Note the types of the outputs of a node, as far as they follow from those of its inputs."""
-        import onnx
-
         if node.op_type == "Reshape" and self._reshaped(node):
             return
-        given = {name: self.types[name] for name in node.input if name in self.types}
+        found = inferred_outputs(node, self._opset, self.types, self._small, self.sizes)
+        if found is not None:
+            self.types |= found
+            return
+        import onnx
+
+        given = {name: self._others[name] for name in node.input if name in self._others}
+        given |= {name: tensor_type(*self.types[name]) for name in node.input if name in self.types}
         data = {name: self._small[name] for name in node.input if name in self._small}
         try:
             schema = onnx.defs.get_schema(node.op_type, self._opsets.get(node.domain, 1), node.domain)
-            found = onnx.shape_inference.infer_node_outputs(
+            of_onnx = onnx.shape_inference.infer_node_outputs(
                 schema, node, given, data, None, self._imports, self._ir
             )
         except (KeyError, onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
             return
-        self.types |= found
+        for name, proto in of_onnx.items():
+            self._note_type(name, proto)
 
     def _reshaped(self, node: Any) -> bool:
         """Whether a reshape is to sizes of which some are known."""
-        import onnx
-
         sizes, dims = self.sizes.get(node.input[1]), self._dims(node.input[0])
-        if sizes is None or dims is None or _are_known(sizes):
+        if sizes is None or dims is None or are_known(sizes):
             return False
         if any(n == 0 and i >= len(dims) for i, n in enumerate(sizes)):
             return False
         shape = [dims[i] if n == 0 else n for i, n in enumerate(sizes)]
         if -1 in shape:
             shape[shape.index(-1)] = _rest(dims, [n for n in shape if n != -1])
-        element = self.types[node.input[0]].tensor_type.elem_type
-        self.types[node.output[0]] = onnx.helper.make_tensor_type_proto(element, shape)
+        self.types[node.output[0]] = TensorType(self.types[node.input[0]].kind, tuple(shape))
         return True
 
 
-def _rest(dims: Sequence[Size], others: Sequence[Size]) -> int | None:
+def _rest(dims: Sequence[Dim], others: Sequence[Dim]) -> int | None:
     """The size that a reshape leaves to be what remains: known where both have the same open sizes."""
     opened = [sorted(n for n in sizes if isinstance(n, str)) for sizes in (dims, others)]
     if None in dims or None in others or opened[0] != opened[1]:
         return None
     whole, part = (math.prod(n for n in sizes if isinstance(n, int)) for sizes in (dims, others))
     return whole // part if part else None
-
-
-def _sizes(values: Sequence[Size]) -> Sizes:
-    made: Sizes = np.empty(len(values), object)
-    made[:] = values
-    return made
-
-
-def _elementwise(of: Callable[[int, int], int], x: Sizes, y: Sizes) -> Sizes | None:
-    """Unknown where a part is."""
-    made: Sizes = np.empty(np.broadcast_shapes(x.shape, y.shape), object)
-    a: list[Size] = np.broadcast_to(x, made.shape).reshape(-1).tolist()
-    b: list[Size] = np.broadcast_to(y, made.shape).reshape(-1).tolist()
-    if of in (ARITHMETIC["Div"], ARITHMETIC["Mod"]) and 0 in b:
-        return None
-    made.reshape(-1)[:] = [
-        of(m, n) if isinstance(m, int) and isinstance(n, int) else None for m, n in zip(a, b, strict=True)
-    ]
-    return made

@@ -7,8 +7,9 @@ from typing import Any
 
 from convalgos.network.graph import Concatenation, View
 from convalgos.network.onnx_channels import Steps
-from convalgos.network.onnx_model import DynamicShape, OnnxModel, OnnxNode
+from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reductions import sizes_after
+from convalgos.network.onnx_value_types import DynamicShape
 
 
 def view(node: OnnxNode, model: OnnxModel) -> Steps:

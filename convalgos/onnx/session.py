@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.network.network import Network
 from convalgos.network.onnx_graph import graph_of
+from convalgos.network.onnx_messages import dims_of, dtype_of
 from convalgos.network.onnx_model import load_onnx
 
 KINDS = {"float32": "float", "float64": "double"}  # types whose names in ONNX Runtime are not NumPy's
@@ -77,9 +78,6 @@ class Session:
 
 
 def _told(value: Any) -> SessionValue:
-    import onnx
-
     tensor = value.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-    sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
-    return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", sizes)
+    dtype = dtype_of(tensor.elem_type).name
+    return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", dims_of(tensor) or [])

@@ -17,10 +17,12 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.forks import guarded
+from convalgos.core.installed_packages import info_folders
 
 VARIABLE = "CONVALGOS_EXTENSIONS"
 GROUPS = ("convalgos.algorithms", "convalgos.rankers")
@@ -41,6 +43,8 @@ def load_entry_points(group: str, take: Callable[[str, Any], None]) -> None:
         if group in _loaded or os.environ.get(VARIABLE) == "0":
             return
         _loaded.add(group)  # first, as a package may ask for the algorithms while it is imported
+        if not _may_be_named(group):
+            return
         from importlib import metadata  # which importing convalgos does without
 
         for found in sorted(metadata.entry_points(group=group), key=lambda e: (e.name, e.value)):
@@ -51,6 +55,16 @@ def load_entry_points(group: str, take: Callable[[str, Any], None]) -> None:
                 why = f"{type(error).__name__}: {error}"
                 told = f"{group}: {found.name} = {found.value!r}{of} is left out: {why}"
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
+
+
+def _may_be_named(group: str) -> bool:
+    """Whether a package that is installed may name something in a group."""
+    folders = info_folders()
+    for folder in folders or ():
+        with suppress(OSError):
+            if group in (folder / "entry_points.txt").read_text("utf-8", "replace"):
+                return True
+    return folders is None
 
 
 def algorithms_of(found: Any) -> tuple[Algorithm, ...]:

@@ -12,14 +12,15 @@ interface whose sizes have 64 bits.
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from convalgos.core.errors import EXTRAS
+from convalgos.core.installed_packages import info_folders
 from convalgos.core.library_record import keep_called, was_called
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -140,8 +141,18 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 @cache
 def _candidates() -> tuple[Path, ...]:
     """libmkl_rt.so.N among the files of the mkl wheel."""
+    folders = info_folders()
+    if folders is not None:
+        folder = next((f for f in folders if f.name.startswith("mkl-")), Path())
+        with suppress(OSError):
+            listed = (folder / "RECORD").read_text("utf-8").splitlines()
+            names = [line.split(",")[0] for line in listed if "libmkl_rt.so" in line]
+            return tuple((folder.parent / name).resolve() for name in names)
+        return ()
+    from importlib import metadata
+
     try:
-        files = importlib.metadata.files("mkl") or []
-    except importlib.metadata.PackageNotFoundError:
+        files = metadata.files("mkl") or []
+    except metadata.PackageNotFoundError:
         return ()
     return tuple(Path(str(f.locate())).resolve() for f in files if f.name.startswith("libmkl_rt.so"))
