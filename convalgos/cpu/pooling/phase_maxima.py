@@ -159,7 +159,8 @@ def merge_phases(
             values = [v.load(phase, from_) for phase in phases]
             if STRIDE == 2:
                 pairs = [lane // 2 + lane % 2 * v.lanes for lane in range(2 * v.lanes)]
-                values = [v.shuffle(*values, order) for order in (pairs[: v.lanes], pairs[v.lanes :])]
+                even, odd = values
+                values = [v.shuffle(even, odd, order) for order in (pairs[: v.lanes], pairs[v.lanes :])]
             line = v.at(v.pointer(dx), v.iadd(v.imul(row, dx_row), v.imul(at, width)))
             for j, value in enumerate(values):
                 if masks is None:
