@@ -15,6 +15,7 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
+from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
 from convalgos.cpu.pooling.plan import PoolPlan
 
 
@@ -55,8 +56,8 @@ class PlannedPool:
         return PoolPlan(self.problem)
 
     @cached_attribute
-    def maxima(self) -> MaximaPlan:
-        return MaximaPlan(self.problem)
+    def maxima(self) -> MaximaPlan | PhasePlan:
+        return PhasePlan(self.problem) if has_phases(self.problem) else MaximaPlan(self.problem)
 
     @cached_attribute
     def gradient(self) -> GradientPlan | None:

@@ -72,13 +72,11 @@ def max_pool(
     if device_of(x) != "cpu":
         return pooling_gpu.pool(x, kind, layout, out, return_indices)
     view = _view("x", x, layout)
-    y = _pooled(view, kind, x, out)
     if not return_indices:
-        return y
-    planned = view.planned(kind)
-    places = np.empty(planned.y_laid, np.int32)
-    planned.maxima.find(view.array, places)
-    return y, like(view.as_given(places).astype(np.int64), x)
+        return _pooled(view, kind, x, out)
+    places = np.empty(view.planned(kind).y_laid, np.int64)
+    y = _pooled(view, kind, x, out, places)
+    return y, like(view.as_given(places), x)
 
 
 def avg_pool(
@@ -293,17 +291,20 @@ def _view(name: str, array: Any, layout: str) -> _View:
     return _View(as_laid(given), layout, layout)
 
 
-def _pooled(view: _View, kind: PoolKind, given: Any, out: Any) -> Any:
-    planned = view.planned(kind)
+def _pooled(view: _View, kind: PoolKind, given: Any, out: Any, places: np.ndarray | None = None) -> Any:
+    """y, and where maxima lie into `places`."""
+    planned, y = view.planned(kind), None
     if out is not None:
         target = _checked("out", out, view.as_given_shape(planned.y_shape), view.array.dtype)
         turned = view.in_its_order(target)
         if is_laid(turned.flags) and target.dtype.isnative and not np.may_share_memory(target, view.array):
-            planned.pool.run(view.array, turned)
-            return out
-    y = np.empty(planned.y_laid, view.array.dtype)
-    planned.pool.run(view.array, y)
-    return _delivered(view.as_given(y), given, out)
+            y = turned
+    delivered, y = y is not None, np.empty(planned.y_laid, view.array.dtype) if y is None else y
+    if places is None:
+        planned.pool.run(view.array, y)
+    else:
+        planned.maxima.find(view.array, y, places)
+    return out if delivered else _delivered(view.as_given(y), given, out)
 
 
 def _gradient_array(view: _View, shape: tuple[int, ...], out: Any, *read: np.ndarray) -> np.ndarray:

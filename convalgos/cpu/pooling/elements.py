@@ -57,7 +57,10 @@ class PoolElements:
         if self.form in (SIGNED, UNSIGNED):
             compare = b.icmp_signed if self.form == SIGNED else b.icmp_unsigned
             return compare(">", further, total)
-        return b.or_(b.fcmp_ordered(">", further, total), b.fcmp_unordered("uno", further, further))
+        # NaN counts as infinity in a total, so that one comparison tells of both: the last NaN wins
+        infinity = self.v.const(float("inf"))
+        bounded = b.select(b.fcmp_ordered("<", total, infinity), total, infinity)
+        return b.fcmp_unordered(">", further, bounded)
 
     def over_lanes(self, value: Value) -> Value:
         """The reduction of all lanes, in the first lane."""

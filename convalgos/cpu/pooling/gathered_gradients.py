@@ -6,7 +6,7 @@ element after the other, as windows overlap; to gather takes whole vectors.
 
 from __future__ import annotations
 
-from convalgos.cpu.pooling.maxima import INDEX, lane_numbers
+from convalgos.cpu.pooling.maxima import INDEX, PLACE, lane_numbers
 from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -14,7 +14,6 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import Integers, words_of
 from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer
 
-GIVEN = 8  # bytes of a place that the caller knows
 NOWHERE = -1  # the place of an output that is not there
 GATHER_FIELDS = fields(
     "y dx given scratch scratch_bytes size stored tasks planes bands band_table columns before outputs line "
@@ -33,7 +32,7 @@ def fill_nowhere(v: Vec, places: Value, count: Value) -> None:
 @simd.emitter
 def narrow_places(v: Vec, given: Value, places: Value, count: Value) -> None:
     """places[:count] = given[:count], which are integers of 64 bits."""
-    words, wide = words_of(v), Integers(v.b, v.lanes, GIVEN)
+    words, wide = words_of(v), Integers(v.b, v.lanes, PLACE)
     with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
         at = v.imul(i, v.lanes)
         mask = v.mask(v.isub(count, at))
@@ -101,7 +100,7 @@ def gradient_of_places(SIZE: int, LANES: int, STRIDE: int, TAPS: int) -> jit.Ker
                 to = shares + (i * a.output_line + a.lead) * SIZE
                 copy_bytes(to, a.y + at * SIZE, a.outputs * SIZE)
                 fill_nowhere(SIZE, LANES, row, a.output_line)
-                narrow_places(SIZE, LANES, a.given + at * GIVEN, row + a.lead * INDEX, a.outputs)
+                narrow_places(SIZE, LANES, a.given + at * PLACE, row + a.lead * INDEX, a.outputs)
             for h in range(band.first, band.end):
                 met = meeting[h]
                 at = (met.first - band.outputs) * a.output_line + a.lead

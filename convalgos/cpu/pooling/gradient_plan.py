@@ -14,6 +14,7 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.elements import MAX, MEAN
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
+from convalgos.cpu.pooling.phase_plan import PhasePlan, gathers_phases
 from convalgos.cpu.pooling.places_plan import PlacesPlan, gathers_places
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
@@ -44,13 +45,16 @@ class GradientPlan:
 
     def __init__(self, problem: PoolProblem):
         self._problem = problem
+        self._compute = np.dtype(np.float64 if problem.dtype == "float64" else np.float32)
+        self._of_phases = PhasePlan(problem) if gathers_phases(problem) else None
+        if self._of_phases is not None:
+            return
         # what brings planes into vectors does not convert
         of = Computed(problem, gradient=True, converts=problem.layout == "channels_last")
         self._widens = of.widens
         values, kernel = _values(problem, of.kinds)
         tasks = of.tasks(values["planes"] * values["blocks"] * values["bands"])
         self._runs = KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks)
-        self._compute = np.dtype(np.float64 if of.kinds[0] == 8 else np.float32)
 
     def run(
         self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray | None = None, places: np.ndarray | None = None
@@ -65,6 +69,8 @@ class GradientPlan:
         given = dy if dx.dtype == self._compute else widened(dy)
         if places is not None and self._of_places is not None:
             self._of_places.run(given, wide, places)
+        elif self._of_phases is not None and x is not None:
+            self._of_phases.gradient(x, given, wide)
         elif x is None:
             self._runs.launch(y=given, dx=wide)
         else:

@@ -14,26 +14,28 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers, words_of
-from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer, zero_bytes
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 
-INDEX = 4  # bytes of a place
+INDEX = 4  # bytes of a place, as kernels find it,
+PLACE = 8  # and as it is given to callers
 MAXIMA_FIELDS = fields(
-    "x y dx scratch scratch_bytes stored size tasks planes blocks channels block_channels rows row_table "
-    "columns windows first_columns before after outputs slice_step row_step row_elements x_plane x_pixel "
-    "y_plane y_row y_pixel slice_index row_index taps stride dilation"
+    "x y places dx scratch scratch_bytes stored size tasks planes blocks channels block_channels rows "
+    "row_table parts columns windows first_columns before after outputs slice_step row_step row_elements "
+    "x_plane x_pixel y_plane y_row y_pixel slice_index row_index taps stride dilation"
 )
 MAXIMA_ROW = fields("x slices rows index")  # of x under a row of outputs, and the index of its first element
 
 
 @simd.emitter
 def find_in_pixels(
-    v: Vec, FORM: int, x: Value, places: Value, channels: Value, slices: Value, rows: Value, taps: Value,
-    slice_step: Value, row_step: Value, tap_step: Value, index: Value, slice_index: Value, row_index: Value,
-    tap_index: Value,
+    v: Vec, FORM: int, GIVEN: int, x: Value, maxima: Value, places: Value, channels: Value, slices: Value,
+    rows: Value, taps: Value, slice_step: Value, row_step: Value, tap_step: Value, index: Value,
+    slice_index: Value, row_index: Value, tap_index: Value,
 ) -> None:  # fmt: skip
     """places[c] = where the maximum of a window lies, of channels that lie side by side.
 
     Args:
+        GIVEN: whether maxima[c] is written, too, and places are as callers are given them.
         x: of the first tap of the window, whose index is `index`; each step along a dimension adds one of
             `slice_index`, `row_index` and `tap_index`.
     """
@@ -53,13 +55,27 @@ def find_in_pixels(
                 larger = of.exceeds(value, total.value)
                 where.set(v.b.select(larger, place, where.value))
                 total.set(v.b.select(larger, value, total.value))
-        for i, where in enumerate(found):
-            if mask is None:
-                words.store(where.value, to, v.iadd(first, i * v.lanes))
+        for i, (total, where) in enumerate(zip(totals, found, strict=True)):
+            at = v.iadd(first, i * v.lanes)
+            if GIVEN:
+                of.store(total.value, v.pointer(maxima), at, mask)
+                give_places(words, where.value, to, at, mask)
+            elif mask is None:
+                words.store(where.value, to, at)
             else:
-                words.store_masked(where.value, to, first, mask)
+                words.store_masked(where.value, to, at, mask)
 
     loop_chunks(of.v, of.v, channels, UNROLLED, chunk)
+
+
+def give_places(words: Integers, places: Value, target: Value, at: Value, mask: Value = None) -> None:
+    """Store places as callers are given them."""
+    wide = Integers(words.b, words.lanes, PLACE)
+    widened = words.b.sext(places, wide.type)
+    if mask is None:
+        wide.store(widened, target, at)
+    else:
+        wide.store_masked(widened, target, at, mask)
 
 
 @simd.emitter
@@ -110,6 +126,20 @@ def begin_row(
 
 
 @simd.emitter
+def give_row(v: Vec, FORM: int, maxima: Value, found: Value, outputs: Value, y: Value, places: Value) -> None:
+    """y[q] = maxima[q], and places[q] = found[q]."""
+    of, words = PoolElements(v, FORM, MAX), words_of(v)
+
+    def chunk(first: Value, vectors: int, mask: Value = None) -> None:
+        for i in range(vectors):
+            at = v.iadd(first, i * v.lanes)
+            of.store(of.v.load(v.pointer(maxima), at), v.pointer(y), at, mask)
+            give_places(words, words.load(v.pointer(found), at), v.pointer(places), at, mask)
+
+    loop_chunks(of.v, of.v, outputs, 1, chunk)
+
+
+@simd.emitter
 def add_at(v: Vec, dx: Value, dy: Value, places: Value, count: Value, pixel: Value, step: Value) -> None:
     """dx[places[i] * pixel + i * step] += dy[i] for i < count, one after the other."""
     to, from_ = v.pointer(dx), v.pointer(dy)
@@ -124,36 +154,44 @@ def add_at(v: Vec, dx: Value, dy: Value, places: Value, count: Value, pixel: Val
 
 @jit.specialise
 def maxima_channels_last(SIZE: int, LANES: int, FORM: int) -> jit.Kernel:
-    """Places of x (N, *spatial, C) into y, of int32; or where dx is, y is dy, and dx the gradient."""
+    """Maxima of x (N, *spatial, C) into y, and their places; or where dx is, y is dy, and dx the gradient."""
 
     def maxima_channels_last(args: int, task: int) -> None:
         a = carray(pointer(args), 1, MAXIMA_FIELDS)[0]
         rows = carray(pointer(a.row_table), a.rows, MAXIMA_ROW)
         windows = carray(pointer(a.windows), a.outputs, COLUMN)
-        places = a.scratch + task * a.scratch_bytes
-        total = a.planes * a.blocks
+        found = a.scratch + task * a.scratch_bytes
+        total = a.planes * a.blocks * a.parts
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            first = unit % a.blocks * a.block_channels
+            part = unit % a.parts
+            block = unit // a.parts
+            first = block % a.blocks * a.block_channels
             channels = min(a.block_channels, a.channels - first)
-            x = a.x + (unit // a.blocks * a.x_plane + first) * a.stored
-            y = a.y + (unit // a.blocks * a.y_plane + first) * (a.size if a.dx else INDEX)
-            dx = a.dx + (unit // a.blocks * a.x_plane + first) * a.size
+            plane = block // a.blocks
+            x = a.x + (plane * a.x_plane + first) * a.stored
+            dx = a.dx + (plane * a.x_plane + first) * a.size
             for i in range(a.x_plane // a.x_pixel if a.dx else 0):
                 zero_bytes(dx + i * a.x_pixel * a.size, channels * a.size)
-            for number in range(a.rows):
+            for number in range(a.rows * part // a.parts, a.rows * (part + 1) // a.parts):
                 row = rows[number]
                 for q in range(a.outputs):
                     window = windows[q]
-                    output = number * a.y_row + q * a.y_pixel
-                    target = places if a.dx else y + output * INDEX
+                    output = plane * a.y_plane + number * a.y_row + q * a.y_pixel + first
                     from_ = x + (row.x + window.first * a.x_pixel) * a.stored
-                    find_in_pixels(
-                        SIZE, LANES, FORM, from_, target, channels, row.slices, row.rows, window.taps,
-                        a.slice_step, a.row_step, a.dilation * a.x_pixel, row.index + window.first,
-                        a.slice_index, a.row_index, a.dilation,
-                    )  # fmt: skip
                     if FORM < SIGNED and a.dx:
-                        add_at(SIZE, LANES, dx, y + output * a.size, places, channels, a.x_pixel, 1)
+                        find_in_pixels(
+                            SIZE, LANES, FORM, False, from_, 0, found, channels, row.slices, row.rows,
+                            window.taps, a.slice_step, a.row_step, a.dilation * a.x_pixel,
+                            row.index + window.first, a.slice_index, a.row_index, a.dilation,
+                        )  # fmt: skip
+                        add_at(SIZE, LANES, dx, a.y + output * a.size, found, channels, a.x_pixel, 1)
+                    else:
+                        find_in_pixels(
+                            SIZE, LANES, FORM, True, from_, a.y + output * a.stored,
+                            a.places + output * PLACE, channels, row.slices, row.rows, window.taps,
+                            a.slice_step, a.row_step, a.dilation * a.x_pixel, row.index + window.first,
+                            a.slice_index, a.row_index, a.dilation,
+                        )  # fmt: skip
 
     return maxima_channels_last
 
@@ -171,7 +209,7 @@ def maxima_channels_first(SIZE: int, LANES: int, FORM: int, STRIDE: int) -> jit.
         line = places + outputs * INDEX
         for plane in range(a.planes * task // a.tasks, a.planes * (task + 1) // a.tasks):
             x, dx = a.x + plane * a.x_plane * a.stored, a.dx + plane * a.x_plane * a.size
-            y = a.y + plane * a.y_plane * (a.size if a.dx else INDEX)
+            y = a.y + plane * a.y_plane * (a.size if a.dx else a.stored)
             if a.dx:
                 zero_bytes(dx, a.x_plane * a.size)
             fill_identity(SIZE, LANES, FORM, MAX, line, a.before)
@@ -193,6 +231,10 @@ def maxima_channels_first(SIZE: int, LANES: int, FORM: int, STRIDE: int) -> jit.
                 if FORM < SIGNED and a.dx:
                     add_at(SIZE, LANES, dx, y + number * a.y_row * a.size, places, a.outputs, 1, 0)
                 else:
-                    copy_bytes(y + number * a.y_row * INDEX, places, a.outputs * INDEX)
+                    to = plane * a.y_plane + number * a.y_row
+                    give_row(
+                        SIZE, LANES, FORM, maxima, places, a.outputs, a.y + to * a.stored,
+                        a.places + to * PLACE,
+                    )  # fmt: skip
 
     return maxima_channels_first

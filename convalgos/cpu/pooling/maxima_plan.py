@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import PLAIN
-from convalgos.core.plan import numpy_dtype
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.maxima import (
     INDEX,
@@ -25,11 +25,11 @@ from convalgos.cpu.pooling.tables import column_blocks, columns_table, in_three,
 from convalgos.cpu.runtime import half
 
 MOST_ELEMENTS = 2**31 - 1  # of a map, whose places are integers of 32 bits
-BLOCK_VECTORS = 4  # of channels that a unit of work takes
+BLOCK_VECTORS = 4  # of channels that a unit of work of a gradient takes
 
 
 class MaximaPlan:
-    """Where the maxima of a problem's windows lie, and dx of dy.
+    """Maxima of a problem's windows with their places, and dx of dy.
 
     Raises:
         Unsupported: a map has more elements than places of 32 bits reach, or lies in blocks of channels.
@@ -42,18 +42,19 @@ class MaximaPlan:
             )
         if problem.layout not in PLAIN:
             raise Unsupported(f"places of maxima are found in {' and '.join(PLAIN)} only")
-        self._x_shape = problem.laid(problem.x_shape)
-        self._elements = of = Computed(problem)
-        values, kernel = _values(problem, of.kinds)
-        units = values["planes"] * values["blocks"]
-        self._runs = KernelRuns(MAXIMA_FIELDS, values | of.sizes, kernel, of.tasks(units))
-        self._compute = np.dtype(np.float64 if of.kinds[0] == 8 else np.float32)
-        self._dtype = numpy_dtype(problem.dtype)
+        self._problem, self._elements = problem, Computed(problem)
+        self._compute = np.dtype(np.float64 if self._elements.kinds[0] == 8 else np.float32)
 
-    def find(self, x: np.ndarray, places: np.ndarray) -> None:
-        """Write the place of each maximum, int32, of the shape of y; both `as_laid`."""
-        if places.size:
-            self._runs.launch(x=widened(x) if self._elements.widens else x, y=places, dx=0)
+    def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
+        """Write y and the place of each maximum, int64, of the shape of y; all `as_laid`."""
+        if not places.size:
+            return
+        if not self._elements.widens:
+            self._finding.launch(x=x, y=y, places=places, dx=0)
+            return
+        wide = np.empty(y.shape, np.float32)
+        self._finding.launch(x=widened(x), y=wide, places=places, dx=0)
+        half.convert(wide, y)
 
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         """Write dx, of the shape of x; all `as_laid`. Floating-point problems have one."""
@@ -62,14 +63,28 @@ class MaximaPlan:
             return
         x = widened(x) if self._elements.widens else x
         if dx.dtype == self._compute:
-            self._runs.launch(x=x, y=dy, dx=dx)
+            self._gradient.launch(x=x, y=dy, dx=dx)
             return
         wide = np.empty(dx.shape, np.float32)
-        self._runs.launch(x=x, y=widened(dy), dx=wide)
+        self._gradient.launch(x=x, y=widened(dy), dx=wide)
         half.convert(wide, dx)
 
+    @cached_attribute
+    def _finding(self) -> KernelRuns:
+        return self._runs(False)
 
-def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str, Any], int]:
+    @cached_attribute
+    def _gradient(self) -> KernelRuns:
+        return self._runs(True)
+
+    def _runs(self, gradient: bool) -> KernelRuns:
+        of = self._elements
+        values, kernel = _values(self._problem, of.kinds, gradient)
+        tasks = of.tasks(values["planes"] * values["blocks"] * values["parts"])
+        return KernelRuns(MAXIMA_FIELDS, values | of.sizes, kernel, tasks)
+
+
+def _values(problem: PoolProblem, kinds: tuple[int, int, int], gradient: bool) -> tuple[dict[str, Any], int]:
     """(values of the driver's record, the driver)."""
     size, lanes, _ = kinds
     n, channels = problem.x_shape[:2]
@@ -80,7 +95,8 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str
     whole = -(-outputs // lanes) * lanes
     reach = (outputs - 1) * width.stride + (width.kernel - 1) * width.dilation + 1
     after = max(0, reach - width.before - width.size)
-    block = min(channels, BLOCK_VECTORS * lanes)
+    # what a gradient adds to belongs to one unit of work; places are found row by row
+    block = min(channels, BLOCK_VECTORS * lanes) if gradient else channels
     line = width.before + width.size + after + (width.stride + UNROLLED) * lanes
     scratch = (block + lanes) * INDEX if last else whole * (size + INDEX) + line * size
     rows = rows_table(depth, height, width.size * pixel)
@@ -93,7 +109,8 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str
     slice_elements, rows_out = height.size * width.size, rows.size
     values = {
         "planes": n if last else n * channels, "blocks": -(-channels // block) if last else 1,
-        "channels": channels, "block_channels": block, "rows": rows_out, "row_table": table,
+        "parts": rows_out if last and not gradient else 1, "channels": channels, "block_channels": block,
+        "rows": rows_out, "row_table": table,
         "columns": width.size, 
         "windows": columns_table(width, column_blocks(width, width.size + reach, last)),
         "first_columns": first, "before": width.before, "after": after, "outputs": outputs,

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from convalgos.core.pool_problem import DTYPES
-from convalgos.cpu.pooling import blocks, drivers, gathered_gradients, maxima, scattered_gradients
+from convalgos.cpu.pooling import (
+    blocks,
+    drivers,
+    gathered_gradients,
+    maxima,
+    phase_maxima,
+    scattered_gradients,
+)
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
 from convalgos.cpu.pooling.places_plan import MOST_TAPS
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
@@ -37,6 +44,9 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         yield maxima.maxima_channels_last, kinds
         for stride in range(SPLIT_STRIDE + 1):
             yield maxima.maxima_channels_first, (*kinds, stride)
+        if FORMS[dtype] == FORMS["float32"]:
+            for stride in range(1, SPLIT_STRIDE + 1):
+                yield phase_maxima.phase_maxima, (*kinds[:2], stride)
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
             for planes, tiles, window in product((False, True), (False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, reduction, planes, tiles, *window)

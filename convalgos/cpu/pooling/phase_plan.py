@@ -1,0 +1,151 @@
+"""Maxima of planes in phases of the stride, fixed to kernels of the CPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.pooling.maxima import INDEX
+from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, PHASE_TAPS, TAP, phase_maxima
+from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.runs import Computed, KernelRuns
+from convalgos.cpu.pooling.tables import in_three
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.threads import THREAD_UNITS
+from convalgos.cpu.vectors import simd
+
+BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
+WIDE = 8  # vectors of a row, from which on gradients of windows side by side are faster so than scattered
+FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
+
+
+def has_phases(problem: PoolProblem) -> bool:
+    """Whether these kernels take a problem: floats with channels first, of one slice, by small strides."""
+    depth, _, width = in_three(problem)
+    return (
+        problem.layout == "channels_first"
+        and problem.dtype in ("float32", "float64")
+        and depth.size == depth.kernel == 1
+        and width.stride <= SPLIT_STRIDE
+        and width.before < simd.lanes(8)
+    )
+
+
+def gathers_phases(problem: PoolProblem) -> bool:
+    """Whether this is the faster gradient, of windows that have a `GradientPlan`."""
+    wide = problem.x_shape[-1] >= WIDE * simd.lanes(problem.itemsize)
+    return problem.reduction == "max" and problem.tiles and wide and has_phases(problem)
+
+
+class PhasePlan:
+    """Maxima with their places, and a maximum's gradient, where `has_phases`."""
+
+    def __init__(self, problem: PoolProblem):
+        self._problem = problem
+        self._kept: list[list[np.ndarray]] = []  # what tables point to
+
+    def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
+        """Write y, and int64 places of its elements in their planes of x."""
+        self._finding.launch(x=x, y=y, places=places, dx=0)
+
+    def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
+        """Write dx."""
+        self._gradient.launch(x=x, y=dy, dx=dx)
+
+    @cached_attribute
+    def _finding(self) -> KernelRuns:
+        return self._runs(False)
+
+    @cached_attribute
+    def _gradient(self) -> KernelRuns:
+        return self._runs(True)
+
+    def _runs(self, gradient: bool) -> KernelRuns:
+        of = Computed(self._problem, gradient)
+        size, lanes, _ = of.kinds
+        _, height, width = in_three(self._problem)
+        planes = math.prod(self._problem.x_shape[:2])
+        values, kept = _values(height, width, planes, size, gradient)
+        self._kept.append(kept)
+        tasks = of.tasks(planes * values["bands"])
+        kernel = phase_maxima(size, lanes, width.stride)
+        return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks)
+
+
+def _values(
+    height: PoolWindows, width: PoolWindows, planes: int, size: int, gradient: bool
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """(values of the driver's record, what its tables point to)."""
+    lanes = simd.lanes(size)
+    rows_out, outputs = len(height.first), len(width.first)
+    back = (height.kernel - 1) * height.dilation // height.stride  # rows of windows over a row, less one
+    aside = (width.kernel - 1) * width.dilation // width.stride
+    pitch = max(outputs + aside, -(-(width.before + width.size) // width.stride))
+    groups = max(-(-(height.before + height.size) // height.stride), rows_out) if gradient else rows_out
+    phases = height.stride * width.stride
+    bands = _bands(groups, back, planes, pitch * size * (2 * phases + 2))
+    most = int((bands["end"] - bands["first"]).max())
+    slack = UNROLLED * lanes
+    rows = most + back + (back if gradient else 0)  # of outputs, and one window further
+    x_phase = -(-((rows + 1) * pitch + 2 * slack) // lanes) * lanes
+    lead = -(-aside // lanes) * lanes
+    y_line = lead + -(-((most + back) * pitch + 2 * slack) // lanes) * lanes
+    dx_phase = -(-(most * pitch + 2 * slack) // lanes) * lanes if gradient else 0
+    scratch = (phases * (x_phase + dx_phase) + y_line) * size + y_line * INDEX
+    taps, dx_taps, kept = _tap_tables(height, width, pitch, x_phase)
+    begins = np.zeros(slack, np.int32)
+    padded = bool(height.before or width.before)
+    if padded:  # numbers count from the first tap, which may lie in the padding
+        missing = (height.first - np.arange(rows_out) * height.stride + height.before) * width.size
+        aside_of = np.zeros(pitch, np.int64)
+        aside_of[:outputs] = width.first - np.arange(outputs) * width.stride + width.before
+        begins = np.resize(begins, rows_out * pitch + 2 * slack)
+        begins[: rows_out * pitch] = (missing[:, None] + aside_of).ravel()
+    values: dict[str, Any] = {
+        "planes": planes, "bands": len(bands), "band_table": bands, "height": height.size,
+        "columns": width.size, "above": height.before, "before": width.before, "rows_out": rows_out,
+        "outputs": outputs, "row_stride": height.stride, "back": back, "lead": lead, "pitch": pitch,
+        "x_phase": x_phase, "y_line": y_line, "dx_phase": dx_phase, "taps": len(taps), "tap_table": taps,
+        "dx_taps": dx_taps, "begins": begins, "begins_step": int(padded),
+        "x_plane": height.size * width.size, "y_plane": rows_out * outputs,
+        "scratch_bytes": whole_lines(scratch),
+    }  # fmt: skip
+    return values, kept
+
+
+def _bands(groups: int, back: int, planes: int, group_bytes: int) -> np.ndarray:
+    """`GROUP_BAND`: as few as scratch allows, and some for each thread."""
+    wanted = -(-THREAD_UNITS * jit.thread_count() // planes)
+    rows = max(1, FEWEST * back, min(BAND_SCRATCH // group_bytes, -(-groups // wanted)))
+    count = -(-groups // min(groups, rows))
+    ends = [groups * i // count for i in range(count + 1)]
+    table = np.zeros(count, GROUP_BAND)
+    table["first"], table["end"] = ends[:-1], ends[1:]
+    return table
+
+
+def _tap_tables(
+    height: PoolWindows, width: PoolWindows, pitch: int, x_phase: int
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """(`TAP` of windows, `PHASE_TAPS` of dx, what those point to)."""
+    taps = np.zeros(height.kernel * width.kernel, TAP)
+    of_phases: list[list[tuple[int, int]]] = [[] for _ in range(height.stride * width.stride)]
+    for i in range(len(taps)):
+        r, s = i // width.kernel * height.dilation, i % width.kernel * width.dilation
+        phase = r % height.stride * width.stride + s % width.stride
+        offset = r // height.stride * pitch + s // width.stride
+        number = r * width.size + s
+        taps[i] = phase * x_phase + offset, number
+        of_phases[phase].append((offset, number))
+    # windows later in a row come first, so that dy is summed in the order of outputs
+    kept = [np.array(each[::-1], TAP) for each in of_phases]
+    address = jit.data_address()
+    dx_taps = np.zeros(len(kept), PHASE_TAPS)
+    for row, table in zip(dx_taps, kept, strict=True):
+        row["taps"], row["table"] = len(table), address(table)
+    return taps, dx_taps, kept
