@@ -149,11 +149,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
         return None
     if x.ndim == 1 and method != "fft" and dtype.kind in "fc" and not all_finite(min(x, w, key=np.size)):
         return None  # the zeros beyond both ends would spread it
-    if method != "fft" and dtype.kind in "fc":
-        of_few = few_complex if dtype.kind == "c" else long_signal
-        y = of_few(*_in_precision(dtype, x, w), mode)
-        if y is not None:
-            return y
+    if dtype.kind in "fc" and (y := _without_plan(*_in_precision(dtype, x, w), mode, method)) is not None:
+        return y
     integral = dtype.kind in "iu"
     chosen = method
     if integral:
@@ -178,6 +175,18 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
         )
     # through int64, so that sums too large for the dtype wrap around as they do in integer arithmetic
     return np.rint(y).astype(np.int64).astype(dtype, copy=False) if integral else y
+
+
+def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.ndarray | None:
+    """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
+    if method == "fft":
+        return None
+    if x.dtype.kind == w.dtype.kind == "f":
+        return long_signal(x, w, mode)
+    if (y := few_complex(x, w, mode)) is not None:
+        return y
+    both = x.dtype.kind == w.dtype.kind and method == "auto"
+    return short_signals.transformed(x, w, mode) if both and all_finite(x) and all_finite(w) else None
 
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:

@@ -15,6 +15,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.modes import larger
 from convalgos.signal.small_images import convolved_small
+from convalgos.signal.window_sums import few_along
 
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
 LONGEST = 2048  # elements of two 1-D arrays together,
@@ -25,8 +26,8 @@ TAPS = 10  # elements of the smaller one of two arrays of several axes
 FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of more axes
 DOTS = 8  # outputs that are no more than dot products
-TRANSFORMED = 1 << 12  # elements of a result that is transformed whole,
-COMPLEX_LINE, COMPLEX_TRANSFORMED = 1 << 15, 1 << 18  # and of complex ones of one axis, of more
+REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
+COMPLEX_ELEMENTS = 1 << 15, 1 << 18, 1 << 18  # and of a complex one
 ONE_THREAD = 1 << 16  # elements that are transformed before a second thread has begun
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -66,6 +67,8 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     y = None
     if all(k == 1 for _, k in others):
         y = convolved_small(x, w, mode, False)
+        if y is None and len(along) == 1 and x.ndim > 1:
+            y = few_along(x, w, along[0], mode)
     if y is None and not others and x.size * w.size <= OTHER_PRODUCTS:
         y = _summed(x, w, mode)
     if y is not None and np.isfinite(y).all():
@@ -78,7 +81,8 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     full = [n + k - 1 for n, k in inside]
     is_real = x.dtype.kind == w.dtype.kind == "f"
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    if elements > (TRANSFORMED if is_real else COMPLEX_TRANSFORMED if x.ndim > 1 else COMPLEX_LINE):
+    most = REAL_ELEMENTS if is_real else COMPLEX_ELEMENTS
+    if elements > most[x.ndim - 1]:
         return None
     workers = 1 if elements <= ONE_THREAD else -1
     lengths = [scipy.fft.next_fast_len(n, is_real) for n in full]

@@ -31,7 +31,7 @@ from convalgos.signal.small_calls import (
 )
 
 FEW_ALONG = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
-MOST_OF_LINE = 64  # taps for each output of a signal, beyond which they are dot products
+MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 REAL_TAPS = {("F", "f", "f"), ("D", "d", "d")}  # types of images and filters that the same call serves
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}

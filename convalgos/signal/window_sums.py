@@ -16,7 +16,7 @@ import numpy as np
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
 from convalgos.signal.mixed_types import promoted
-from convalgos.signal.modes import MODES, larger, larger_first
+from convalgos.signal.modes import MODES, larger, larger_first, wanted_of
 
 PIECE = 1 << 16  # bytes of the outputs of a piece
 FEW = 8  # outputs that are summed one by one
@@ -25,6 +25,7 @@ FEW = 8  # outputs that are summed one by one
 PRODUCT = {1: 2e-11, 2: 2e-11, 4: 4.5e-11, 8: 1e-10, 16: 1e-10}
 ELEMENT, CALL = 6e-10, 4e-6
 FEW_COMPLEX = 48  # taps of complex numbers, which plans take apart
+FEW_ACROSS = 32  # taps across rows, for which plans transpose
 SMALL = 6e-5  # seconds, in which no plan convolves a volume
 
 Wanted = list[tuple[int, int]]  # (first, count) along each axis of the full convolution
@@ -81,6 +82,20 @@ def few_complex(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
         return None
     x, w, wanted = larger_first(x, w, mode)
     return window_sums(x, w, wanted, np.result_type(x, w))
+
+
+def few_along(x: np.ndarray, w: np.ndarray, axis: int, mode: str) -> np.ndarray | None:
+    """The convolution along one axis with a filter of few taps, whose other axes are 1; else None."""
+    n, k = x.shape[axis], w.size
+    before = math.prod(x.shape[:axis])
+    behind = x.size // n // before
+    if before > 1 or not 1 < k <= min(n, FEW_ACROSS) or missing("llvmlite") or filter_small() is None:
+        return None
+    first, count = wanted_of(mode, n, k)
+    y = window_sums(
+        x.reshape(n, behind), w.reshape(k, 1), [(first, count), (0, behind)], np.result_type(x, w)
+    )
+    return None if y is None else y.reshape(*x.shape[:axis], count, *x.shape[axis + 1 :])
 
 
 # --- inside ----------------------------------------------------------------------------------
