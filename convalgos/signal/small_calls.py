@@ -35,7 +35,7 @@ NEW = Small(len, 0, (), None)  # stands for what is not known yet
 known_calls: dict[Any, Any] = {}  # a `Small`, or None where there is no short way
 
 
-def kept(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *given: Any) -> Small | None:
+def small_call(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *given: Any) -> Small | None:
     """What is made for a key, once; of types whose `id` stays theirs: NumPy's own of this machine's order."""
     if missing("llvmlite") or dtype.char not in NUMBERS or np.dtype(dtype.char) is not dtype:
         return None

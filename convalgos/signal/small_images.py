@@ -23,10 +23,10 @@ from convalgos.signal.small_calls import (
     NEW,
     Function,
     Small,
-    kept,
     known_calls,
     reads,
     small,
+    small_call,
     sources,
 )
 
@@ -55,7 +55,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                     key = x.shape, w.shape, id(dtype), mode, boundary, correlates, fillvalue
                     known = known_calls.get(key, NEW)
                     if known is NEW:
-                        known = kept(key, dtype, _bordered, *key[:2], *key[3:])
+                        known = small_call(key, dtype, _bordered, *key[:2], *key[3:])
                     if known is not None:
                         if correlates and dtype.kind == "c":
                             w = w.conj()
@@ -81,7 +81,7 @@ def convolved_small(in1: Any, in2: Any, mode: Any, correlates: bool) -> np.ndarr
     key = x.shape, w.shape, id(dtype), mode, correlates
     known = known_calls.get(key, NEW)
     if known is NEW:
-        known = kept(key, dtype, _unbordered, *key[:2], mode, correlates)
+        known = small_call(key, dtype, _unbordered, *key[:2], mode, correlates)
     if known is None:
         return None
     if correlates and dtype.kind == "c":
@@ -128,7 +128,7 @@ def small_both_axes(function: Function) -> Function:
         if type(input) is type(hrow) is type(hcol) is np.ndarray and out is None:
             if y is NEW:
                 key = input.shape, hrow.size, hcol.size, id(dtype)
-                if kept(key, dtype, _both_axes, *key[:3]) is not None:
+                if small_call(key, dtype, _both_axes, *key[:3]) is not None:
                     return short(input, hrow, hcol)
             few = input.ndim == 2 and input.size * (hrow.size + hcol.size) <= FEW_ALONG
             if y is None and few and (dtype.char, hrow.dtype.char, hcol.dtype.char) in REAL_TAPS:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, in_common
-from convalgos.signal.small_calls import NEW, Function, Small, kept, known_calls, small, sources
+from convalgos.signal.small_calls import NEW, Function, Small, known_calls, small, small_call, sources
 
 STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without,
 STUFFED_COMPLEX = 8  # and of complex numbers; Sapphire Rapids
@@ -111,7 +111,7 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, of_rows: bool) -> np.ndarray | 
     key = x.shape, b.size, id(wide), of_rows
     known = known_calls.get(key, NEW)
     if known is NEW:
-        known = kept(key, wide, _filtered, *key[:2], of_rows)
+        known = small_call(key, wide, _filtered, *key[:2], of_rows)
     return None if known is None else known.call(known.address, x, b, np.empty(x.shape, wide))
 
 
@@ -134,7 +134,7 @@ def _kept_resampled(
         if mixed is None:
             return None
         wide = mixed[2]
-    return kept(key, wide, _resampled, x.shape, h.size, up, down, mode)
+    return small_call(key, wide, _resampled, x.shape, h.size, up, down, mode)
 
 
 def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, of_rows: bool) -> Small | None:
