@@ -30,9 +30,11 @@ def filtered(
     n, k = x.shape[axis], h.size
     lines = x.size // n
     if k == 1 and (first, count) == (0, n):
-        y = out if holds_result(out, x.shape, x.dtype) else None
         with np.errstate(all="ignore"):
-            return np.multiply(x, h[0], out=y)
+            product: np.ndarray = np.multiply(
+                x, h[0], out=out if holds_result(out, x.shape, x.dtype) else None
+            )
+        return product
     if count == n and (y := summed_along(x, h[::-1], axis, k - 1 - first, out=out)) is not None:
         return y
     if lines == 1 and n * k <= PRODUCTS:
@@ -87,7 +89,8 @@ def long_signal(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if x.ndim != 1 or x.nbytes <= LONG or k > TAPS or x.dtype.char not in "fd" or mode not in MODES:
         return None
     if k <= BARE and x.dtype.char == "d":
-        return np.convolve(x, w, mode)  # type: ignore[call-overload] # any of its modes
+        bare: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # any of its modes
+        return bare
     if mode != "full":
         first, count = wanted_of(mode, n, k)
         y = summed_along(x, w[::-1], 0, k - 1 - first)

@@ -141,7 +141,7 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if x.ndim > 1:
         return _by_taps(x, w, mode)
     if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
-        return np.convolve(x, w, mode)
+        return np.convolve(x, w, "valid")
     most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
     if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if x.size + w.size > LONGEST else most):
         return None
