@@ -5,7 +5,7 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import mixed_types, small_images
+from convalgos.signal import mixed_types, small_calls
 
 MODES = ("full", "same", "valid")
 
@@ -28,7 +28,7 @@ def same(ours, theirs):
 @pytest.mark.parametrize("char", mixed_types.NUMBERS)
 def test_answers_are_those_of_scipy(char):
     rng, dtype = np.random.default_rng(ord(char)), np.dtype(char)
-    small_images._known.clear()
+    small_calls.known_calls.clear()
     for mode in MODES:
         x, w = drawn(rng, (17, 90), dtype).T, drawn(rng, (12, 5), dtype)[::-2]  # (90, 17), (6, 5)
         for boundary in ("fill", "wrap", "symm"):
@@ -40,7 +40,7 @@ def test_answers_are_those_of_scipy(char):
             for arrays in (lines, (x, w), lines[::-1])[: 3 if mode != "valid" else 2]:
                 theirs = getattr(scipy.signal, name)(*arrays, mode, "direct")
                 assert same(getattr(ca.signal, name)(*arrays, mode), theirs), (name, mode)
-    assert all(small_images._known.values())  # none of this went the long way
+    assert all(small_calls.known_calls.values())  # none of this went the long way
 
 
 @pytest.mark.parametrize("char", mixed_types.FLOATING)

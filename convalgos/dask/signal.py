@@ -22,7 +22,7 @@ from convalgos.dask.gather import gathered
 from convalgos.dask.maps import as_dask, of_blocks
 from convalgos.dask.tasks import only, threads_of_task
 from convalgos.dask.written import blockwise, put, uncut_in_memory
-from convalgos.signal.problems import MODES
+from convalgos.signal.modes import MODES
 
 __all__ = [
     "convolve",

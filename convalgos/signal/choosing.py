@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal import short_signals
 from convalgos.signal.convolution import convolve
-from convalgos.signal.problems import MODES, signal_plan, wanted_of
-from convalgos.signal.scipy_answers import or_scipy, plain
+from convalgos.signal.modes import MODES, larger, wanted_of
+from convalgos.signal.problems import signal_plan
+from convalgos.signal.scipy_answers import plain
 
 ROUNDS = 3  # of a method that is measured; the fastest counts
 
 
-@or_scipy
 def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = False) -> Any:
     """Find the method that `convolve` takes, or the faster one, as `scipy.signal.choose_conv_method` does.
 
@@ -37,11 +36,19 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
         >>> ca.signal.choose_conv_method(np.ones(100_000), np.ones(20_000))
         'fft'
     """
+    y = None
+    if measure or not (isinstance(in1, np.ndarray) and in1.dtype.kind in "iu"):
+        y = _chosen(in1, in2, mode, measure)
+    return scipy.signal.choose_conv_method(in1, in2, mode, measure) if y is None else y
+
+
+def _chosen(in1: Any, in2: Any, mode: str, measure: bool) -> Any:
+    """The method, with the times if it measures; None for what is SciPy's to answer."""
     arrays = plain(in1), plain(in2)
     if mode not in MODES or any(a is None or not a.size or not 0 < a.ndim < 4 for a in arrays):
         return None
     x, w = (np.asarray(a) for a in arrays)
-    if x.ndim != w.ndim or (mode == "valid" and short_signals.larger(x.shape, w.shape) is None):
+    if x.ndim != w.ndim or (mode == "valid" and larger(x.shape, w.shape) is None):
         return None
     if measure:
         times = {method: _seconds(x, w, mode, method) for method in ("fft", "direct")}

@@ -16,9 +16,18 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_signals, small_images
-from convalgos.signal.exact_integers import LARGEST_EXACT, convolved_exactly, largest_of
+from convalgos.signal.exact_integers import (
+    LARGEST_EXACT,
+    convolved_exactly,
+    few_sums,
+    largest_of,
+    modulo_dtype,
+)
+from convalgos.signal.lines import long_signal
+from convalgos.signal.modes import larger
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
+from convalgos.signal.window_sums import few_complex, small_volume
 
 METHODS = ("auto", "direct", "fft")
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
@@ -57,6 +66,8 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
     sums = method in ("auto", "direct")
     if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
         return scipy.signal.convolve(*few, mode, "direct")
+    if sums and (y := small_volume(in1, in2, mode, False)) is not None:
+        return y
     y = short_signals.summed(in1, in2, mode) if sums else None
     if y is not None:
         return y
@@ -80,6 +91,8 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
     sums = method in ("auto", "direct")
     if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
         return scipy.signal.correlate(*few, mode, "direct")
+    if sums and (y := small_volume(in1, in2, mode, True)) is not None:
+        return y
     y = short_signals.correlated(in1, in2, mode) if sums else None
     if y is not None:
         return y
@@ -132,13 +145,18 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
         return None
     x, w = arrays
     dtype = np.result_type(x, w)
-    if dtype.kind == "b" or (mode == "valid" and short_signals.larger(x.shape, w.shape) is None):
+    if dtype.kind == "b" or (mode == "valid" and larger(x.shape, w.shape) is None):
         return None
-    if x.ndim == 1 and method != "fft" and not all_finite(min(x, w, key=np.size)):
+    if x.ndim == 1 and method != "fft" and dtype.kind in "fc" and not all_finite(min(x, w, key=np.size)):
         return None  # the zeros beyond both ends would spread it
+    if dtype.kind in "fc" and (y := _without_plan(*_in_precision(dtype, x, w), mode, method)) is not None:
+        return y
     integral = dtype.kind in "iu"
     chosen = method
     if integral:
+        x, w = modulo_dtype(x, dtype), modulo_dtype(w, dtype)
+        if (y := few_sums(x, w, mode, dtype)) is not None:
+            return y
         values = largest_of(x), largest_of(w)
         largest = values[0] * values[1] * min(x.size, w.size)  # of every sum, in exact arithmetic
         if largest >= LARGEST_EXACT or (largest >= LARGEST_ROUNDED and method == "auto"):
@@ -159,14 +177,24 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     return np.rint(y).astype(np.int64).astype(dtype, copy=False) if integral else y
 
 
+def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.ndarray | None:
+    """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
+    if method == "fft":
+        return None
+    if x.dtype.kind == w.dtype.kind == "f":
+        return long_signal(x, w, mode)
+    if (y := few_complex(x, w, mode)) is not None:
+        return y
+    both = x.dtype.kind == w.dtype.kind and method == "auto"
+    return short_signals.transformed(x, w, mode) if both and all_finite(x) and all_finite(w) else None
+
+
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
     if type(in1) is type(in2) is np.ndarray and in1.ndim == 1 and 1 in (*in1.shape, *in2.shape):
         return None  # no convolution, but a product
     if type(axes) is int and type(in1) is np.ndarray and in1.ndim == 1 and axes in (0, -1):
         axes = None  # which are all
-    if axes is None and (y := short_signals.transformed(in1, in2, mode)) is not None:
-        return y
     arrays = _arrays(in1, in2)
     if arrays is None:
         return None
@@ -180,6 +208,10 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         axes = set(given)
         if len(axes) != len(given):
             return None
+    if axes is None and (y := few_complex(x, w, mode)) is not None and np.isfinite(y).all():
+        return y  # transforms spread what is not finite
+    if (y := short_signals.transformed(x, w, mode, axes)) is not None:
+        return y
     dtype = np.float32 if single else np.float64
     return convolved_along(*_in_precision(dtype, x, w), mode, axes, "fft", out)
 

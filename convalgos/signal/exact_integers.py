@@ -1,7 +1,7 @@
 """Integers whose sums float64 may round: convolved exactly, by transforms of floats or modulo primes.
 
 Transforms in float64 err by less than a known bound times the norms of both arrays. Where that is below a
-quarter, rounding gives the exact sums. Where it is not, the arrays are split: x = x0 + 2^s x1 has parts of
+half, rounding gives the exact sums. Where it is not, the arrays are split: x = x0 + 2^s x1 has parts of
 half the bits, whose convolutions are added up modulo 2^64. The other ways are sums in float64, up to 2^53,
 number-theoretic transforms, and SciPy's sums; the one that is estimated fastest is taken.
 
@@ -19,10 +19,12 @@ import numpy as np
 
 from convalgos.core.errors import missing
 from convalgos.cpu.spectral.integer_convolution import convolved_integers, ntt_seconds
-from convalgos.signal.problems import MODES, run_as_problem, wanted_of
+from convalgos.signal.modes import MODES, larger_first
+from convalgos.signal.problems import run_as_problem
+from convalgos.signal.window_sums import window_seconds, window_sums
 
 LARGEST_EXACT = 2**53  # integers up to here are float64 numbers, and so are their sums
-ROOM = 0.25  # below 1/2, which rounding removes
+ROOM = 0.45  # below 1/2, which rounding removes
 ROUNDING = 2.0**-53
 # Roundings of a level of three transforms, 1 + sqrt(5) of a butterfly and 1 of its root each, and of products
 OF_LEVEL, OF_PRODUCTS = 15, 8
@@ -55,22 +57,23 @@ def convolved_exactly(
     """
     if mode not in MODES or missing("llvmlite"):
         return None
-    wanted = [wanted_of(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True)]
-    if mode == "valid" and x.size < w.size:
-        wanted = [wanted_of(mode, k, n) for n, k in zip(x.shape, w.shape, strict=True)]
     if x.size < w.size:
-        x, w, values = w, x, values[::-1]
+        values = values[::-1]
+    x, w, wanted = larger_first(x, w, mode)
     # what is above 2^63 is below 0 modulo 2^64, and then no larger
     largest = min(math.prod(values), 2**126) * w.size
     products = math.prod(count for _, count in wanted) * w.size
     splits = parts_of_integers(x, w, values)
     ways = {
         "scipy": SUM * products,
+        "sums": window_seconds(wanted, w.shape, dtype),
         "ntt": ntt_seconds(x.shape, w.shape, largest),
         "direct": CALL + PRODUCT * products if largest < LARGEST_EXACT else math.inf,
         "fft": math.inf if splits is None else float_seconds(x.shape, w.shape, splits),
     }
     way, y = min(ways, key=lambda name: ways[name]), None
+    if way == "sums":
+        return window_sums(x, w, wanted, dtype)
     if way in ("direct", "fft"):
         method = "exact" if splits == WHOLE else way  # sums of whole arrays are exact as well then
         y = by_floats(x, w, wanted, splits if way == "fft" and splits else WHOLE, method)
@@ -78,6 +81,21 @@ def convolved_exactly(
         whole = convolved_integers(x.astype(np.int64, copy=False), w.astype(np.int64, copy=False), largest)
         y = whole[tuple(slice(first, first + count) for first, count in wanted)]
     return None if y is None else np.array(y.astype(dtype, copy=False), order="C", copy=None)
+
+
+def few_sums(x: np.ndarray, w: np.ndarray, mode: str, dtype: np.dtype) -> np.ndarray | None:
+    """The same by sums in the dtype, where no transform can be faster; else None."""
+    if mode not in MODES:
+        return None
+    x, w, wanted = larger_first(x, w, mode)
+    if window_seconds(wanted, w.shape, dtype) > float_seconds(x.shape, w.shape, WHOLE):
+        return None
+    return window_sums(x, w, wanted, dtype)
+
+
+def modulo_dtype(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """x with signs, where sums wrap around anyway: its values are half as large."""
+    return x.view(np.dtype(f"i{x.dtype.itemsize}")) if x.dtype == dtype and dtype.kind == "u" else x
 
 
 def largest_of(x: np.ndarray) -> int:

@@ -17,14 +17,14 @@ import scipy  # whose parts are imported when they are used
 from numpy.polynomial import legendre
 
 from convalgos.core.array_kinds import any_kind
-from convalgos.signal import small_images
+from convalgos.signal import small_lines
 from convalgos.signal.extensions import OF_NUMPY, with_extension
 from convalgos.signal.lines import axis_of, filtered, summed_along
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.scipy_answers import or_scipy, plain
 
 
-@small_images.small_without_feedback
+@small_lines.small_without_feedback
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy

@@ -21,10 +21,11 @@ from convalgos.signal import short_windows, small_images
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import filtered
+from convalgos.signal.modes import larger, wanted_of
 from convalgos.signal.outputs import takes_out
-from convalgos.signal.problems import all_finite, wanted_of
+from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
-from convalgos.signal.short_signals import larger, products_summed
+from convalgos.signal.short_signals import products_summed
 
 TINY = 1 << 13  # products that SciPy sums before ours has looked at the arguments; Sapphire Rapids
 ONE_THREAD = 1 << 15  # pixels that are transformed before a second thread has begun

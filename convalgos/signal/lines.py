@@ -8,9 +8,12 @@ from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.axis_filter import axis_filter
 from convalgos.signal import short_windows
+from convalgos.signal.modes import MODES, wanted_of
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.problems import all_finite, run_as_problem
 
+LONG = 1 << 20  # bytes of a signal that one pass filters faster than a plan; Sapphire Rapids, two threads
+BARE = 3  # taps of float64 for which NumPy's loop reads and writes, and that is all
 # Up to here nothing else is faster.
 PRODUCTS = 1 << 18  # of a line and a filter that NumPy's loop of dot products convolves; Zen 4, two threads
 TAPS, SUMS = 64, 1 << 21  # of a filter, or products in all, that are summed; Sapphire Rapids, two threads
@@ -26,6 +29,12 @@ def filtered(
     """
     n, k = x.shape[axis], h.size
     lines = x.size // n
+    if k == 1 and (first, count) == (0, n):
+        with np.errstate(all="ignore"):
+            product: np.ndarray = np.multiply(
+                x, h[0], out=out if holds_result(out, x.shape, x.dtype) else None
+            )
+        return product
     if count == n and (y := summed_along(x, h[::-1], axis, k - 1 - first, out=out)) is not None:
         return y
     if lines == 1 and n * k <= PRODUCTS:
@@ -69,6 +78,27 @@ def summed_along(
     y = out if writes and out is not None else np.empty_like(whole)
     by = axis_filter(parts.shape, parts.dtype, axis, AxisWindow(n, k, low, boundary), fill)
     by(parts, weights, y.view(parts.dtype))
+    return y
+
+
+def long_signal(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+    """The convolution of a long signal of floats with few taps; else None."""
+    if x.size < w.size and mode != "same":
+        x, w = w, x
+    n, k = x.size, w.size
+    if x.ndim != 1 or x.nbytes <= LONG or k > TAPS or x.dtype.char not in "fd" or mode not in MODES:
+        return None
+    if k <= BARE and x.dtype.char == "d":
+        bare: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # any of its modes
+        return bare
+    if mode != "full":
+        first, count = wanted_of(mode, n, k)
+        y = summed_along(x, w[::-1], 0, k - 1 - first)
+        return None if y is None else y[:count]
+    y = np.empty(n + k - 1, x.dtype)
+    if summed_along(x, w[::-1], 0, k - 1, out=y[:n]) is None:
+        return None
+    y[n:] = np.convolve(x[n - k + 1 :], w)[k - 1 :] if k > 1 else ()
     return y
 
 

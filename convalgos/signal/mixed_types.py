@@ -22,8 +22,21 @@ def in_common(w: np.ndarray, x: np.ndarray, types: str) -> tuple[np.ndarray, np.
     return w.astype(wide, copy=False), x.astype(wide, copy=False), wide
 
 
+def promoted(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
+    """Both in the type that they promote to, and that; None as of `in_common`, but for integers, too."""
+    wide = _promoted(x.dtype.char + w.dtype.char)
+    if wide is None or (w.dtype.kind != x.dtype.kind and wide.kind == "c" and w.size * x.size > FEW):
+        return None
+    return x.astype(wide, copy=False), w.astype(wide, copy=False), wide
+
+
+@cache
+def _promoted(types: str) -> np.dtype | None:
+    return np.result_type(*types) if set(types) <= set(NUMBERS) else None
+
+
 @cache
 def _common(types: str) -> np.dtype | None:
     """The type that some promote to, if it is a floating one and all are plain numbers."""
-    wide = np.result_type(*types) if set(types) <= set(NUMBERS) else None
+    wide = _promoted(types)
     return wide if wide and wide.char in FLOATING else None

@@ -18,10 +18,9 @@ from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
-from convalgos.signal import short_signals
+from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.outputs import holds_result
 
-MODES = ("full", "same", "valid")
 SUMS = ("cpu.direct", "cpu.depthwise", "cpu.im2col")
 TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
 # Families of algorithms, by method: those of SciPy's names, and for integers, which are finite: of what
@@ -50,7 +49,7 @@ def convolved_along(
         return None
     sizes = [[a.shape[i] for i in convolved] for a in (x, w)]
     if mode == "valid":
-        which = short_signals.larger(*map(tuple, sizes))
+        which = larger(*map(tuple, sizes))
         if which is None:
             return None
         if which == 1:
@@ -66,15 +65,6 @@ def convolved_along(
             first = (y.shape[i] - centred[i]) // 2
             y = y.take(range(first, first + centred[i]), i)
     return y
-
-
-def wanted_of(mode: str, size1: int, size2: int) -> tuple[int, int]:
-    """(first, count) of the outputs that a mode takes out of the full convolution."""
-    full = size1 + size2 - 1
-    if mode == "full":
-        return 0, full
-    count = size1 if mode == "same" else size1 - size2 + 1
-    return (full - count) // 2, count
 
 
 def run_as_problem(

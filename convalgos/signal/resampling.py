@@ -17,7 +17,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
-from convalgos.signal import short_windows, small_images
+from convalgos.signal import short_windows, small_lines
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import axis_of
 from convalgos.signal.outputs import takes_out
@@ -47,7 +47,7 @@ BACKGROUNDS: dict[str, Callable[..., Any]] = {
 }
 
 
-@small_images.small_resampled
+@small_lines.small_resampled
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -91,7 +91,7 @@ def upfirdn(
     return None if y is None else np.moveaxis(y, -1, at)
 
 
-@small_images.small_unchanged
+@small_lines.small_unchanged
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy

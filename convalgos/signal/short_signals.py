@@ -13,14 +13,22 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.signal.modes import larger
+from convalgos.signal.small_images import convolved_small
+from convalgos.signal.window_sums import few_along
+
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
 LONGEST = 2048  # elements of two 1-D arrays together,
 PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
 TAPS = 10  # elements of the smaller one of two arrays of several axes
-FEW = 1 << 12  # products along several axes that SciPy sums before ours has begun
-TRANSFORMED = 1 << 12  # elements of a result that is transformed whole
+FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
+FEW_OF_VOLUMES = 1 << 10  # and of more axes
+DOTS = 8  # outputs that are no more than dot products
+REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
+COMPLEX_ELEMENTS = 1 << 15, 1 << 18, 1 << 18  # and of a complex one
+ONE_THREAD = 1 << 16  # elements that are transformed before a second thread has begun
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
 SINGLE = frozenset("fF")
@@ -42,30 +50,52 @@ def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
     return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode)
 
 
-def transformed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
-    """`scipy.signal.fftconvolve` of all axes: summed, where that is fastest and all is finite."""
+def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> np.ndarray | None:
+    """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite."""
     arrays = _arrays(in1, in2)
     if arrays is None or mode not in ("full", "same", "valid"):
         return None
     x, w = arrays
-    if 1 in x.shape or 1 in w.shape:
-        return None  # no convolution along such axes, but a product
     single = x.dtype.char in SINGLE and w.dtype.char in SINGLE
     x, w = (_floating(a, single) for a in arrays)
-    y = _summed(x, w, mode) if x.size * w.size <= OTHER_PRODUCTS else None
+    pairs = list(zip(x.shape, w.shape, strict=True))
+    # along axes of length 1 a convolution is a product
+    along = [i for i, pair in enumerate(pairs) if (axes is None or i in axes) and 1 not in pair]
+    others = [pair for i, pair in enumerate(pairs) if i not in along]
+    if not along or any(n != k and 1 not in (n, k) for n, k in others):
+        return None
+    y = None
+    if all(k == 1 for _, k in others):
+        y = convolved_small(x, w, mode, False)
+        if y is None and len(along) == 1 and x.ndim > 1:
+            y = few_along(x, w, along[0], mode)
+    if y is None and not others and x.size * w.size <= OTHER_PRODUCTS:
+        y = _summed(x, w, mode)
     if y is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
-    full = [n + k - 1 for n, k in zip(x.shape, w.shape, strict=True)]
-    nested = larger(x.shape, w.shape) is not None
-    if math.prod(full) > TRANSFORMED or (mode == "valid" and not nested):
+    if mode == "same" and any(n < k for n, k in others):
         return None
-    lengths = [scipy.fft.next_fast_len(n, x.dtype.kind == w.dtype.kind == "f") for n in full]
-    if x.dtype.kind == w.dtype.kind == "f":
-        y = scipy.fft.irfftn(scipy.fft.rfftn(x, lengths) * scipy.fft.rfftn(w, lengths), lengths)
+    inside = [pairs[i] for i in along]
+    if mode == "valid" and larger(*zip(*inside, strict=True)) is None:
+        return None
+    full = [n + k - 1 for n, k in inside]
+    is_real = x.dtype.kind == w.dtype.kind == "f"
+    elements = math.prod(full) * math.prod(max(pair) for pair in others)
+    most = REAL_ELEMENTS if is_real else COMPLEX_ELEMENTS
+    if elements > most[x.ndim - 1]:
+        return None
+    workers = 1 if elements <= ONE_THREAD else -1
+    lengths = [scipy.fft.next_fast_len(n, is_real) for n in full]
+    if is_real:
+        y = scipy.fft.irfftn(
+            scipy.fft.rfftn(x, lengths, along) * scipy.fft.rfftn(w, lengths, along), lengths, along
+        )
     else:
-        y = scipy.fft.ifftn(scipy.fft.fftn(x, lengths) * scipy.fft.fftn(w, lengths))
-    inside = y[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))]
-    return np.array(inside)
+        spectrum, other = (scipy.fft.fftn(a, lengths, along, workers=workers) for a in (x, w))
+        spectrum = np.multiply(spectrum, other, out=spectrum if spectrum.size >= other.size else None)
+        y = scipy.fft.ifftn(spectrum, axes=along, workers=workers, overwrite_x=True)
+    crops = [_crop(mode, *pair) if i in along else slice(None) for i, pair in enumerate(pairs)]
+    return np.array(y[tuple(crops)], order="C")
 
 
 def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
@@ -83,18 +113,11 @@ def few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray]
         return None
     if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
         return None
-    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > FEW:
+    most = FEW if in1.ndim == 2 else FEW_OF_VOLUMES
+    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
         return None
     dtype = np.result_type(in1, in2)
     return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
-
-
-def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
-    """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
-    pairs = list(zip(shape1, shape2, strict=True))
-    if all(a >= b for a, b in pairs):
-        return 0
-    return 1 if all(b >= a for a, b in pairs) else None
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -117,6 +140,8 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     """The convolution by sums, where nothing is faster."""
     if x.ndim > 1:
         return _by_taps(x, w, mode)
+    if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
+        return np.convolve(x, w, "valid")
     most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
     if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if x.size + w.size > LONGEST else most):
         return None

@@ -79,7 +79,7 @@ def taps_are_finite(a: Any) -> bool:
 
 @jit.helper
 def lay_image(a: Any, x: int, x_row: int, x_column: int) -> None:
-    """The rows that windows read, with what lies beyond both ends; what is zero there is zero already."""
+    """The rows that windows read, with what lies beyond both ends; what fills them is there already."""
     for i in range(a.padded_rows):
         row = word_of(a.row_sources + i * 8)
         if row >= 0:
@@ -252,11 +252,14 @@ class SmallWindows:
     """What all calls of some shapes and a type share.
 
     Args:
-        sources: which row of x lies at each place of those that windows read, and which column; -1 for zero.
+        sources: which row of x lies at each place that windows read, and which column; -1 for `fill`.
         turned: whether the filter is turned around, as in a convolution.
     """
 
-    def __init__(self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool):
+    def __init__(
+        self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool,
+        fill: float = 0,
+    ):  # fmt: skip
         (tap_rows, tap_columns), self.dtype = w_shape, dtype
         padded_rows, padded_columns = (len(s) for s in sources)
         self.shape = padded_rows - tap_rows + 1, padded_columns - tap_columns + 1
@@ -269,6 +272,8 @@ class SmallWindows:
         along = wide or self.shape[0] < AT_ONCE
         self._sources = [np.ascontiguousarray(s, np.int64) for s in sources]
         self._padded = aligned_zeros((padded_rows + AT_ONCE) * pitch, dtype)
+        if fill:
+            self._padded[...] = fill
         self._taps = np.zeros(tap_rows * tap_columns, dtype)
         self.record = np.zeros(1, WINDOW_FIELDS)
         values = {

@@ -23,7 +23,7 @@ from convalgos import signal
 from convalgos.select import choose, registry
 from convalgos.select.measure import capture, timing
 from convalgos.select.measure.timing import Progress, silent
-from convalgos.signal import convolution, problems
+from convalgos.signal import convolution, modes, problems
 from convalgos.tools.console.text_table import Column, print_table
 
 METHODS = ("direct", "fft")
@@ -99,7 +99,7 @@ def record_choices(
     """
     found = []
     for i in range(count):
-        ndim, mode = 1 + i % 2, problems.MODES[i // 2 % 3]
+        ndim, mode = 1 + i % 2, modes.MODES[i // 2 % 3]
         rng = np.random.default_rng((seed, i))
         shapes = draw_shapes(ndim, mode, rng)
         told = f"{'x'.join(map(str, shapes[0]))} with {'x'.join(map(str, shapes[1]))}, {mode}"

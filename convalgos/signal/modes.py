@@ -1,0 +1,36 @@
+"""The modes of convolutions: what of the full one is wanted, and which array lies inside the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MODES = ("full", "same", "valid")
+
+
+def wanted_of(mode: str, size1: int, size2: int) -> tuple[int, int]:
+    """(first, count) of the outputs that a mode takes out of the full convolution."""
+    full = size1 + size2 - 1
+    if mode == "full":
+        return 0, full
+    count = size1 if mode == "same" else size1 - size2 + 1
+    return (full - count) // 2, count
+
+
+def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
+    """Which of two shapes, 0 or 1, is at least as large as the other in every dimension."""
+    pairs = list(zip(shape1, shape2, strict=True))
+    if all(a >= b for a, b in pairs):
+        return 0
+    return 1 if all(b >= a for a, b in pairs) else None
+
+
+def larger_first(
+    x: np.ndarray, w: np.ndarray, mode: str
+) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
+    """The larger array, the smaller one, and what a mode takes out of their full convolution."""
+    sizes = x.shape, w.shape
+    swapped = x.size < w.size
+    if swapped and mode == "valid":
+        sizes = w.shape, x.shape
+    wanted = [wanted_of(mode, n, k) for n, k in zip(*sizes, strict=True)]
+    return (w, x, wanted) if swapped else (x, w, wanted)
