@@ -62,6 +62,8 @@ def test_plain_loops_give_the_first_outputs():
         ("cpu.direct", 2 * 9 * 64 * 64 * 56 * 56),
         ("cpu.winograd.f4x3", 2 * 36 * 64 * 64 * 14 * 14),  # a quarter
         ("cpu.winograd.f6x3", 2 * 64 * 64 * 64 * 10 * 10),
+        ("cpu.winograd.f4x3.int8x3", 6 * 2 * 36 * 64 * 64 * 14 * 14),
+        ("cpu.bf16x3", 6 * 2 * 9 * 64 * 64 * 56 * 56),
         ("cpu.fft_tiles.t16", 8 * (16 * 9) * 64 * 64 * 4 * 4),  # complex products at half the points
         ("cpu.fft.fftw", 8 * (58 * 30) * 64 * 64),
     ],

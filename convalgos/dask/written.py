@@ -27,7 +27,7 @@ from convalgos.dask.engine import (
     in_this_process,
 )
 from convalgos.dask.gather import GatheredArray, in_one_chunk
-from convalgos.dask.stored import client_of, stored_by_workers
+from convalgos.dask.stored import StoredArray, client_of
 
 STORED_OTHERWISE = {"regions", "compute", "return_stored", "load_stored"}  # arguments of `dask.array.store`
 
@@ -71,7 +71,7 @@ class WrittenBlock:
         return parts if getattr(self.step, "takes_parts", False) else parts.joined()
 
 
-class WrittenArray(da.Array):  # type: ignore[misc]
+class WrittenArray(StoredArray):
     """An array of Dask whose `compute` and `store` write each block at once into the array that is wanted.
 
     So they do where threads of this process compute, and it is computed alone. Workers store in an order of
@@ -91,20 +91,14 @@ class WrittenArray(da.Array):  # type: ignore[misc]
     def store(self, target: Any, **how: Any) -> Any:
         if type(target) is np.memmap:
             target = target.view(np.ndarray)
-        if (client := client_of(self, how)) is not None:
-            return stored_by_workers(client, super().store, target, how)
+        if client_of(self, how) is not None:
+            return super().store(target, **how)
         same = type(target) is np.ndarray and target.shape == self.shape and target.dtype == self.dtype
         if not same or STORED_OTHERWISE & how.keys() or not self._is_written(how):
             return super().store(target, **how)
         how.pop("lock", None)  # parts are apart
         self._write(target, how)
         return None
-
-    def to_zarr(self, url: Any, *more: Any, **how: Any) -> Any:
-        client = None if more else client_of(self, how)
-        if client is None:
-            return super().to_zarr(url, *more, **how)
-        return stored_by_workers(client, super().to_zarr, url, how)
 
     def _write(self, out: np.ndarray, how: dict[str, Any]) -> None:
         uncut = self._uncut() if self._uncut is not None and self.npartitions > 1 else None

@@ -45,7 +45,11 @@ LIBRARY = {  # id of an algorithm -> what the rung adds
     "cpu.winograd.f2x3": "Winograd F(2, 3)",
     "cpu.winograd.f4x3": "Winograd F(4, 3)",
     "cpu.winograd.f6x3": "Winograd F(6, 3)",
+    "cpu.int8x3": "direct, three digits for a float32 in matrix tiles",
+    "cpu.winograd.f4x3.int8x3": "Winograd F(4, 3), three digits for a float32 in matrix tiles",
 }
+SPLIT = {"int8x3": "int8", "bf16x3": "bfloat16"}  # end of an id -> what matrix tiles multiply,
+SPLIT_PRODUCTS = 6  # so many times for a product of float32
 FIRST_ROWS = 2  # of outputs of the first filter that plain Python computes; the rest takes as long each
 
 
@@ -63,10 +67,11 @@ class Rung:
     threads: int
     lanes: int  # float32 elements of an instruction
     share: float = 1.0
+    multiplies: str = "float32"
 
     def floor(self, machine: Machine) -> tuple[float, str]:
         """The least time of this arithmetic on so many threads and lanes, and what bounds it."""
-        peak = machine.peak_float32 * self.threads / machine.threads
+        peak = machine.peak(self.multiplies) * self.threads / machine.threads
         peak *= self.lanes / (machine.vector_bytes // 4)
         computing, moving = self.flops / peak, machine.stream(self.moved)
         return max(computing, moving), "arithmetic" if computing > moving else "memory"
@@ -94,7 +99,7 @@ class LadderStudy(Study):
         "of the floor, and where an algorithm beats the floor of the direct sums."
     )
     problem: ClassVar[str] = "n1 c64 h56 w56 k64 r3 s3 p1"
-    rounds: ClassVar[int] = 3
+    rounds: ClassVar[int] = 9
 
     def parts(self, setting: StudySetting) -> Iterator[Answer]:
         if reason := missing("numba"):
@@ -184,18 +189,24 @@ def _library_rung(problem: ca.ConvProblem, machine: Machine, check: AccuracyChec
         raise ValueError(f"{made.algorithm} has error {made.error():.1e}, over its bound {made.bound:.1e}")
     told = LIBRARY.get(name, f"the selector's pick: {made.algorithm}")
     flops, moved = least_work(problem, made.algorithm)
-    return Rung(told, made.call, flops, moved, machine.threads, machine.vector_bytes // 4)
+    return Rung(
+        told, made.call, flops, moved, machine.threads, machine.vector_bytes // 4,
+        multiplies=SPLIT.get(made.algorithm.rpartition(".")[2], "float32"),
+    )  # fmt: skip
 
 
 def least_work(problem: ca.ConvProblem, algorithm: str) -> tuple[float, float]:
     """(operations, bytes) of an algorithm on a 3x3 layer: products of its points, and arrays moved once.
 
     Transforms count no operations, and what stays in a cache no bytes: a floor under the algorithm's own.
+    Of float32 that is split, operations are those of its parts.
     """
-    p = problem
-    pairs, moved = 2.0 * p.N * p.C * p.K, float(p.x_bytes + p.w_bytes + p.y_bytes)
+    p, outputs = problem, problem.spatial_out
+    products = SPLIT_PRODUCTS if algorithm.endswith(tuple(SPLIT)) else 1
+    algorithm = algorithm if products == 1 else algorithm.rpartition(".")[0]
+    pairs = 2.0 * p.N * p.C * p.K * products
+    moved = float(p.x_bytes + p.w_bytes + p.y_bytes)
     variant = algorithm.rpartition(".")[2]
-    outputs = p.spatial_out
     if algorithm.startswith("cpu.winograd.f"):
         m = int(variant[1:].partition("x")[0])
         tiles = math.prod(-(-size // m) for size in outputs)
@@ -208,7 +219,7 @@ def least_work(problem: ca.ConvProblem, algorithm: str) -> tuple[float, float]:
         high, wide = (size + low + after for size, (low, after) in zip(p.spatial, p.padding, strict=True))
         points = high * (wide // 2 + 1)
         return 4 * pairs * points, moved + 8.0 * points * p.K * p.C  # filters, complex
-    return float(p.flops), moved
+    return float(p.flops) * products, moved
 
 
 def _timed(rungs: list[Rung], rounds: int, setting: StudySetting) -> dict[str, float]:
