@@ -84,6 +84,28 @@ def test_large_weights_stay_in_the_file_of_the_model(tmp_path, moved, fold):
     assert _mapped(large) is not None and _mapped(small) is None
 
 
+@pytest.mark.parametrize("moved", range(4))
+def test_large_constants_of_sums_lie_at_any_address(tmp_path, moved):
+    w = {"w": (16, 4, 1, 1), "c": (1, 16, 40, 32)}  # a map that is added, as embeddings of places are
+    w = {name: RNG.integers(-3, 4, shape).astype("f4") for name, shape in w.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"]),  # which no sum goes into
+        helper.make_node("Add", ["b", "c"], ["y"]),
+    ]
+    shapes = {"x": (1, 4, 40, 32), "y": (1, 16, 40, 32)}
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items())
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(v, k) for k, v in w.items()])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made.producer_name = "p" * (moved + 1)
+    onnx.save(made, path := tmp_path / "model.onnx")
+    x = RNG.standard_normal(shapes["x"]).astype("f4")
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
+    assert w["c"].nbytes >= MAPPED
+    assert np.abs(from_onnx(path)(x) - y).max() <= 1e-5 * np.abs(y).max()
+
+
 def test_so_do_those_beside_it(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(model(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
