@@ -3,10 +3,20 @@
 import sys
 import zipfile
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
+
+import pytest
 
 from convalgos.core.installed_packages import info_folders
 from convalgos.cpu.runtime import mkl
+
+
+@pytest.fixture(autouse=True)
+def folders_alone(monkeypatch):
+    """Without finders of packages elsewhere, which other tests may have imported."""
+    finders = [f for f in sys.meta_path if f is PathFinder or not hasattr(f, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", finders)
 
 
 def test_folders_are_those_of_importlib():

@@ -210,7 +210,7 @@ class Memory:
         self.raw, self.size, self.device_id = Pool().malloc(size).raw, size, get_device()
         self.ptr = self.raw.ctypes.data
 
-    def __del__(self):
+    def __del__(self, freed=freed):  # also once the module is gone
         freed.append(self.size)
 
 
