@@ -92,7 +92,8 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
         )
     else:
         spectrum, other = (scipy.fft.fftn(a, lengths, along, workers=workers) for a in (x, w))
-        spectrum = np.multiply(spectrum, other, out=spectrum if spectrum.size >= other.size else None)
+        holds = all(n >= k for n, k in others)  # else both are repeated, or the other one is larger
+        spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
         y = scipy.fft.ifftn(spectrum, axes=along, workers=workers, overwrite_x=True)
     crops = [_crop(mode, *pair) if i in along else slice(None) for i, pair in enumerate(pairs)]
     return np.array(y[tuple(crops)], order="C")

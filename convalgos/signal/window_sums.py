@@ -27,13 +27,14 @@ ELEMENT, CALL = 6e-10, 4e-6
 FEW_COMPLEX = 48  # taps of complex numbers, which plans take apart
 FEW_ACROSS = 32  # taps across rows, for which plans transpose
 SMALL = 6e-5  # seconds, in which no plan convolves a volume
+LONGEST_ROW = 1 << 16  # elements of a row that is laid out, which is kept and looked at one by one
 
 Wanted = list[tuple[int, int]]  # (first, count) along each axis of the full convolution
 
 
 def window_seconds(wanted: Wanted, w_shape: tuple[int, ...], dtype: np.dtype) -> float:
     """Of `window_sums`; without end where it has no answer."""
-    if len(wanted) > 3 or missing("llvmlite") or filter_small() is None:
+    if len(wanted) > 3 or missing("llvmlite") or filter_small() is None or not _fit(wanted, w_shape):
         return math.inf
     counts = [count for _, count in wanted]
     planes = 1
@@ -44,7 +45,12 @@ def window_seconds(wanted: Wanted, w_shape: tuple[int, ...], dtype: np.dtype) ->
 
 
 def window_sums(x: np.ndarray, w: np.ndarray, wanted: Wanted, dtype: np.dtype) -> np.ndarray | None:
-    """Elements `wanted` of the full convolution of x with w in a type; None where w is not finite."""
+    """Elements `wanted` of the full convolution of x with w in a type.
+
+    None where w is not finite, or rows are too long.
+    """
+    if not _fit(wanted, w.shape):
+        return None
     if dtype.kind == "u":  # the same bits, and no copies of integers that are seen with signs
         y = window_sums(x, w, wanted, np.dtype(f"i{dtype.itemsize}"))
         return None if y is None else y.view(dtype)
@@ -101,6 +107,14 @@ def few_along(x: np.ndarray, w: np.ndarray, axis: int, mode: str) -> np.ndarray 
 # --- inside ----------------------------------------------------------------------------------
 
 
+def _fit(wanted: Wanted, w_shape: tuple[int, ...]) -> bool:
+    """Whether rows of what is laid out are short; a signal's is cut into pieces, or has few outputs."""
+    outputs = wanted[-1][1]
+    if len(wanted) == 1:
+        return outputs <= FEW or w_shape[0] <= LONGEST_ROW
+    return outputs + w_shape[-1] <= LONGEST_ROW
+
+
 def _padded(x: np.ndarray, w_shape: tuple[int, ...], wanted: Wanted, dtype: np.dtype) -> np.ndarray:
     """What the wanted outputs read, (count + k - 1) along each axis."""
     places = []  # (first, stop) in x, and how many zeros lie before
@@ -142,7 +156,8 @@ def _planes(x: np.ndarray, w: np.ndarray, counts: list[int]) -> np.ndarray | Non
         if d == 0:
             total[...] = part
         else:
-            total += part
+            with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
+                total += part
     return whole.reshape(depth, rows, -1)[:, : counts[1]].copy()
 
 

@@ -35,9 +35,15 @@ def roots_of_lines(n: int, lanes: int, dtype: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _powers(turns: np.ndarray, radix: int) -> np.ndarray:
-    """(..., R - 1, 2): cosine and sine of d, d^2, ... of each node."""
-    angles = 2 * np.pi * turns[..., None] / radix * np.arange(1, radix)
-    return np.stack([np.cos(angles), np.sin(angles)], -1)
+    """(..., R - 1, 2): cosine and sine of d, d^2, ... of each node.
+
+    From angles below an eighth of a turn: the rounding of larger ones would be most of the error.
+    """
+    parts = turns[..., None] * np.arange(1, radix) / radix  # of a turn: exact, as all are multiples of 2^-k
+    quarters = np.rint(4 * parts)
+    angles = 2 * np.pi * (parts - quarters / 4)
+    roots = (np.cos(angles) + 1j * np.sin(angles)) * np.array([1, 1j, -1, -1j])[quarters.astype(int) % 4]
+    return np.stack([roots.real, roots.imag], -1)
 
 
 def _children(turns: np.ndarray, radix: int) -> np.ndarray:
