@@ -14,9 +14,11 @@ from convalgos.cpu.runtime import mkl
 
 @pytest.fixture(autouse=True)
 def folders_alone(monkeypatch):
-    """Without finders of packages elsewhere, which other tests may have imported."""
+    """Without `importlib_metadata`, which takes the place of the finder of the standard library."""
     finders = [f for f in sys.meta_path if f is PathFinder or not hasattr(f, "find_distributions")]
     monkeypatch.setattr(sys, "meta_path", finders)
+    own = metadata.MetadataPathFinder.find_distributions
+    monkeypatch.setattr(PathFinder, "find_distributions", own, raising=False)
 
 
 def test_folders_are_those_of_importlib():
