@@ -245,7 +245,7 @@ def test_what_integers_have_no_step_for_is_computed_dequantised(op, shape):
 
     x = quantised(b.conv(c=12, k=12))
     other = quantised(b.node("Slice", b.node("Exp", x), *(np.int64(ends) for ends in ([0] * 4, shape))))
-    y = b.node("QuantizeLinear", b.node(op, x, b.node("Add", other, np.float32(1))), *scale)
-    # one step of the scale, of 8 or more to the largest output, where what is rounded lies between two of them
-    net = check(b.model(b.node("DequantizeLinear", y, *scale)), numbers((2, 12, 6, 10)), close=1.01 / 8)
+    away = b.node("Add", other, np.float32(2**0.5))  # from what lies between two steps of the scale
+    y = b.node("QuantizeLinear", b.node(op, x, away), *scale)
+    net = check(b.model(b.node("DequantizeLinear", y, *scale)), numbers((2, 12, 6, 10)), close=0.005)
     assert Foreign not in kinds(net)
