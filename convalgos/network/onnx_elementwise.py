@@ -12,6 +12,7 @@ from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import Elementwise, Step, View
+from convalgos.network.mapped_weights import in_memory
 from convalgos.network.onnx_channels import Maker, Steps, by_last_dimension
 from convalgos.network.onnx_model import OnnxModel, OnnxNode
 from convalgos.network.onnx_value_types import DynamicShape
@@ -219,7 +220,7 @@ def _with_array(node: OnnxNode, x: str, constant: np.ndarray, shape: DynamicShap
     own = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
     if len(shape) < 2 or not _spans(shape, own.shape):
         return None
-    return [Elementwise(node.name, (x,), node.outputs[0], operation, constant=own)]
+    return [Elementwise(node.name, (x,), node.outputs[0], operation, constant=in_memory(own))]
 
 
 def _scaled(node: OnnxNode, model: OnnxModel, x: str, y: str, scale: np.ndarray, shift: np.ndarray) -> Steps:

@@ -116,9 +116,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
 
 def _elementwise_plan(step: Elementwise, read: list[Shape], layout: str) -> Any:
     """Of kernels, or of NumPy where they do not broadcast so."""
-    b = step.constant
-    if b is not None:  # in the file of the model it may lie at any address
-        b = np.require(laid(b, layout), requirements=("C", "A", "E"))
+    b = None if step.constant is None else np.ascontiguousarray(laid(step.constant, layout))
     shapes = read if step.constant is None else [*read, step.constant.shape]
     try:
         plan = ElementwisePlan(step.operation, shapes, layout, step.activation)
