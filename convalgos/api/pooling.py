@@ -159,7 +159,7 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    dx = _gradient_array(view, view.array.shape, out, given, view.array)
+    dx = _result_array(view, view.array.shape, out, given, view.array)
     if not (dx.size and given.size):
         dx.fill(0)
     elif planned.gradient is not None:
@@ -207,7 +207,7 @@ def avg_pool_backward(
     given = _checked("dy", dy, planned.y_laid, given.dtype)
     if given.size and math.prod(shape) and missing("llvmlite") is None and planned.gradient is not None:
         laid = as_laid(given)
-        dx = _gradient_array(_View(laid, layout, layout), shape, out, laid)
+        dx = _result_array(_View(laid, layout, layout), shape, out, laid)
         planned.gradient.run(laid, dx)
         return _delivered(dx, dy, out)
     shares = given.astype(_wide(given.dtype))
@@ -293,22 +293,17 @@ def _view(name: str, array: Any, layout: str) -> _View:
 
 def _pooled(view: _View, kind: PoolKind, given: Any, out: Any, places: np.ndarray | None = None) -> Any:
     """y, and where maxima lie into `places`."""
-    planned, y = view.planned(kind), None
-    if out is not None:
-        target = _checked("out", out, view.as_given_shape(planned.y_shape), view.array.dtype)
-        turned = view.in_its_order(target)
-        if is_laid(turned.flags) and target.dtype.isnative and not np.may_share_memory(target, view.array):
-            y = turned
-    delivered, y = y is not None, np.empty(planned.y_laid, view.array.dtype) if y is None else y
+    planned = view.planned(kind)
+    y = _result_array(view, planned.y_laid, out, view.array)
     if places is None:
         planned.pool.run(view.array, y)
     else:
         planned.maxima.find(view.array, y, places)
-    return out if delivered else _delivered(view.as_given(y), given, out)
+    return _delivered(view.as_given(y), given, out)
 
 
-def _gradient_array(view: _View, shape: tuple[int, ...], out: Any, *read: np.ndarray) -> np.ndarray:
-    """dx of a shape in the order of a view's memory, not written yet: `out` where that lies so."""
+def _result_array(view: _View, shape: tuple[int, ...], out: Any, *read: np.ndarray) -> np.ndarray:
+    """A result of a shape in the order of a view's memory, not written yet: `out` where that lies so."""
     if out is not None:
         target = view.in_its_order(_checked("out", out, view.shape_as_given(shape), view.array.dtype))
         apart = not any(np.may_share_memory(target, array) for array in read)
@@ -321,9 +316,9 @@ def _delivered(result: np.ndarray, given: Any, out: Any) -> Any:
     """A result as an array of the caller's kind, or in `out`, where it may be already."""
     if out is None:
         return like(result, given)
-    if isinstance(out, np.ndarray) and np.shares_memory(out, result):
-        return out
-    _checked("out", out, result.shape, result.dtype)[...] = result
+    target = out if isinstance(out, np.ndarray) else writable_view("out", out)
+    if not np.shares_memory(target, result):
+        _checked("out", out, result.shape, result.dtype)[...] = result
     return out
 
 

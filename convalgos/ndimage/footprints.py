@@ -76,21 +76,22 @@ class Footprint:
         band = self._padded(x, 0, at) if self._before else x[first:last]
         for axis in self._inner:
             band = self._padded(band, axis, self._sources[axis])
-        known: Any = None  # the first part, until there is another one
-        begun = False
-        for slide, parts in self._runs[last - first]:
+        found = self._parts(band, last - first)
+        reduced = next(found)
+        for part in found:
+            self._extreme(reduced, part, out=y)
+            reduced = y
+        if reduced is not y:
+            y[...] = reduced
+
+    def _parts(self, band: np.ndarray, rows: int) -> Iterator[np.ndarray]:
+        """Windows of a padded band whose extremes make so many rows."""
+        for slide, parts in self._runs[rows]:
             windows = band
             if slide is not None:
                 windows = np.empty_like(band)
                 slide(band, windows)
-            for part in parts:
-                if begun or known is not None:
-                    self._extreme(y if begun else known, windows[part], out=y)
-                    begun = True
-                else:
-                    known = windows[part]
-        if not begun:
-            y[...] = known
+            yield from (windows[part] for part in parts)
 
     def _padded(self, x: np.ndarray, axis: int, at: np.ndarray) -> np.ndarray:
         """Elements of x along an axis, and what lies beyond its borders."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import PLAIN
 from convalgos.core.pool_problem import PoolProblem
@@ -20,7 +19,7 @@ from convalgos.cpu.pooling.maxima import (
     maxima_channels_last,
 )
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
-from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
+from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, widened
 from convalgos.cpu.pooling.tables import column_blocks, columns_table, in_three, rows_table
 from convalgos.cpu.runtime import half
 
@@ -28,7 +27,7 @@ MOST_ELEMENTS = 2**31 - 1  # of a map, whose places are integers of 32 bits
 BLOCK_VECTORS = 4  # of channels that a unit of work of a gradient takes
 
 
-class MaximaPlan:
+class MaximaPlan(MaximaRuns):
     """Maxima of a problem's windows with their places, and dx of dy.
 
     Raises:
@@ -68,14 +67,6 @@ class MaximaPlan:
         wide = np.empty(dx.shape, np.float32)
         self._gradient.launch(x=x, y=widened(dy), dx=wide)
         half.convert(wide, dx)
-
-    @cached_attribute
-    def _finding(self) -> KernelRuns:
-        return self._runs(False)
-
-    @cached_attribute
-    def _gradient(self) -> KernelRuns:
-        return self._runs(True)
 
     def _runs(self, gradient: bool) -> KernelRuns:
         of = self._elements

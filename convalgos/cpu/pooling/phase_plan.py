@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, PHASE_TAPS, TAP, phase_maxima
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
-from convalgos.cpu.pooling.runs import Computed, KernelRuns
+from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns
 from convalgos.cpu.pooling.tables import in_three
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import THREAD_UNITS
@@ -42,7 +41,7 @@ def gathers_phases(problem: PoolProblem) -> bool:
     return problem.reduction == "max" and problem.tiles and wide and has_phases(problem)
 
 
-class PhasePlan:
+class PhasePlan(MaximaRuns):
     """Maxima with their places, and a maximum's gradient, where `has_phases`."""
 
     def __init__(self, problem: PoolProblem):
@@ -56,14 +55,6 @@ class PhasePlan:
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         """Write dx."""
         self._gradient.launch(x=x, y=dy, dx=dx)
-
-    @cached_attribute
-    def _finding(self) -> KernelRuns:
-        return self._runs(False)
-
-    @cached_attribute
-    def _gradient(self) -> KernelRuns:
-        return self._runs(True)
 
     def _runs(self, gradient: bool) -> KernelRuns:
         of = Computed(self._problem, gradient)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
@@ -93,6 +95,21 @@ class KernelRuns:
         arguments = by_name(record)
         arguments.scratch = self._address(scratch)
         return record, arguments, scratch
+
+
+class MaximaRuns(ABC):
+    """Runs that find maxima, and those of their gradient, each made when it is first asked for."""
+
+    @cached_attribute
+    def _finding(self) -> KernelRuns:
+        return self._runs(False)
+
+    @cached_attribute
+    def _gradient(self) -> KernelRuns:
+        return self._runs(True)
+
+    @abstractmethod
+    def _runs(self, gradient: bool) -> KernelRuns: ...
 
 
 def widened(x: np.ndarray) -> np.ndarray:
