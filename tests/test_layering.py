@@ -37,6 +37,7 @@ FLOORS = (
     {"api"},
     {"quantized"},
     {"network"},
+    {"network.onnx_reader", "network.torch_reader"},
     {"torch", "onnx", "dask", "jax", "skimage", "__init__"},
     {"tools.console"},
     {"tools.bench"},

@@ -12,7 +12,7 @@ from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.network.attention import Attention, Rearrangement
 from convalgos.network.graph import Foreign
 from convalgos.network.network import Network
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

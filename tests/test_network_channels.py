@@ -10,7 +10,7 @@ import onnx
 from test_network_onnx import Builder, check, kinds, numbers, reference
 
 from convalgos.network.graph import ChannelSelection, Convolution, Foreign, Pooling
-from convalgos.network.onnx_folding import fold_constants
+from convalgos.network.onnx_reader.folding import fold_constants
 
 X = (2, 8, 9, 7)
 

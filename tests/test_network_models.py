@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 import networks  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
-from convalgos.network.onnx_graph import from_onnx  # noqa: E402
-from convalgos.network.torch_graph import from_torch  # noqa: E402
+from convalgos.network.onnx_reader.graph import from_onnx  # noqa: E402
+from convalgos.network.torch_reader.graph import from_torch  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ERROR = 2e-5  # relative to the largest output: of a hundred layers, in another order of sums

@@ -11,7 +11,7 @@ from test_network_onnx import Builder, check, kinds, numbers
 from convalgos.core.layouts import LAYOUTS, array_shape, laid, to_logical
 from convalgos.cpu.elementwise.pixel_moves import PixelMovePlan
 from convalgos.network.graph import Convolution, Elementwise, Foreign
-from convalgos.network.onnx_model import load_onnx
+from convalgos.network.onnx_reader.model import load_onnx
 from convalgos.network.pixel_moves import DepthToSpace, SpaceToDepth
 
 BATCH = ("n", 12, 6, 10)

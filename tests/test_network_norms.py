@@ -8,7 +8,7 @@ from test_network_onnx import CLOSE, RNG, Builder
 from convalgos.network.graph import Convolution, Elementwise, Foreign
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.network import Network
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -5,7 +5,7 @@ import pytest
 from test_network_onnx import CLOSE, RNG, Builder
 
 import convalgos as ca
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.onnx.session import Session
 
 onnx = pytest.importorskip("onnx")

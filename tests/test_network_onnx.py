@@ -15,7 +15,7 @@ from convalgos.network import network
 from convalgos.network.compared import compared
 from convalgos.network.filters import has_filter
 from convalgos.network.graph import Convolution, Elementwise, Foreign, Resizing, View
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.onnx.session import Session
 
 onnx = pytest.importorskip("onnx")
@@ -429,8 +429,8 @@ def test_without_onnxruntime(monkeypatch):
     from convalgos.core import errors
 
     told = {"onnxruntime": "needs onnxruntime, which is not installed (pip install 'convalgos[bench]')"}
-    for module in ("onnx_graph", "onnx_region", "onnx_model", "onnx_constants"):
-        monkeypatch.setattr(f"convalgos.network.{module}.missing", told.get)
+    for module in ("graph", "region", "model", "constants"):
+        monkeypatch.setattr(f"convalgos.network.onnx_reader.{module}.missing", told.get)
     assert errors.missing("onnx") is None
     b = Builder()
     assert from_onnx(b.model(b.node("Relu", b.conv())))(numbers(SHAPE)).shape == SHAPE

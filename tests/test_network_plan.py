@@ -33,7 +33,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.layout_choice import LayoutProblem
 from convalgos.network.network import Network, NetworkPlan
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.pbqp import Pbqp
 from convalgos.network.planned import LayoutChange, PlanLimits, Planned, PlannedStep

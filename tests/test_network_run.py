@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (CI inst
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from convalgos.core.errors import missing  # noqa: E402
-from convalgos.network.onnx_graph import from_onnx  # noqa: E402
+from convalgos.network.onnx_reader.graph import from_onnx  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

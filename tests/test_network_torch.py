@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 from convalgos.core.errors import Unsupported  # noqa: E402
 from convalgos.network.graph import Foreign  # noqa: E402
 from convalgos.network.network import Network  # noqa: E402
-from convalgos.network.torch_graph import from_torch, graph_of_module  # noqa: E402
+from convalgos.network.torch_reader.graph import from_torch, graph_of_module  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

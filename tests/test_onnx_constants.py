@@ -8,9 +8,9 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (CI inst
 import onnx
 from test_network_onnx import SHAPE, Builder, check, kinds, numbers, reference
 
-from convalgos.network import onnx_constants
 from convalgos.network.graph import Convolution, View
-from convalgos.network.onnx_model import load_onnx
+from convalgos.network.onnx_reader import constants as onnx_constants
+from convalgos.network.onnx_reader.model import load_onnx
 
 NODES = {
     "Add": ("Add", [numbers((2, 3)), numbers((3,))], {}),

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from convalgos.network.onnx_inference import OPERATORS, inferred_types
-from convalgos.network.onnx_messages import array_of, attribute_value, messages, tensor_of
+from convalgos.network.onnx_reader.inference import OPERATORS, inferred_types
+from convalgos.network.onnx_reader.messages import array_of, attribute_value, messages, tensor_of
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402

@@ -12,7 +12,7 @@ from convalgos.cpu.elementwise.norms import LayerNormPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
 from convalgos.network.attention import Attention, Product
 from convalgos.network.graph import Foreign, LayerNormalization
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

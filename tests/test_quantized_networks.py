@@ -25,7 +25,7 @@ from convalgos.cpu.elementwise.byte_steps import (
 )
 from convalgos.network.graph import Concatenation, Convolution, Foreign, NetworkGraph, Pooling
 from convalgos.network.network import Network
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.network.planned import PlanLimits
 from convalgos.network.quantized_graph import (
     Dequantize,

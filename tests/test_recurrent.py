@@ -7,7 +7,7 @@ from test_network_onnx import Builder, numbers
 
 from convalgos.cpu.elementwise.recurrent import RecurrentPlan
 from convalgos.network.graph import Foreign
-from convalgos.network.onnx_graph import from_onnx
+from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.network.recurrence import Recurrence
 
 pytest.importorskip("onnx")

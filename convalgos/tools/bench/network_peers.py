@@ -31,7 +31,7 @@ class NetworkPeer(NamedTuple):
 
 def convalgos_network(path: Path, feeds: Feeds, threads: int) -> NetworkCall:
     """Ours, as a peer of itself: what is run where memory is told."""
-    from convalgos.network.onnx_graph import from_onnx
+    from convalgos.network.onnx_reader.graph import from_onnx
 
     network = from_onnx(path)
 
@@ -72,7 +72,7 @@ def torch_network(path: Path, feeds: Feeds, threads: int) -> NetworkCall:
     """The steps of our graph by torch's functions, compiled by torch."""
     import torch
 
-    from convalgos.network.onnx_graph import from_onnx
+    from convalgos.network.onnx_reader.graph import from_onnx
     from convalgos.tools.bench.torch_steps import TorchSteps
 
     torch.set_num_threads(threads)
@@ -125,7 +125,8 @@ feeds = {name: np.ones(shape, dtype) for name, (shape, dtype) in asked["feeds"].
 __import__(peer.name)
 if peer.name == "convalgos":
     import onnx, onnxruntime
-    from convalgos.network import network, onnx_graph
+    from convalgos.network import network
+    from convalgos.network.onnx_reader import graph
 def told_by_the_system(what):
     return 1024 * int(re.search(what + r":\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 before = told_by_the_system("VmRSS")

@@ -1,0 +1,1 @@
+"""Networks read from ONNX: nodes and patterns of nodes become steps, all others regions of ONNX Runtime."""

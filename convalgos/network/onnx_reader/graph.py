@@ -1,0 +1,110 @@
+"""A network's graph from an ONNX model: nodes that this library computes as steps, others left to ORT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.core.errors import Unsupported, missing
+from convalgos.network.attention import Rearrangement
+from convalgos.network.functions import ElementFunction
+from convalgos.network.graph import (
+    ChannelSelection,
+    Concatenation,
+    Elementwise,
+    Foreign,
+    LayerNormalization,
+    NetworkGraph,
+    Step,
+    Transpose,
+    View,
+)
+from convalgos.network.network import Network
+from convalgos.network.onnx_reader.attention import with_attention_named
+from convalgos.network.onnx_reader.group_norms import with_group_norms_named
+from convalgos.network.onnx_reader.model import OnnxModel, load_onnx
+from convalgos.network.onnx_reader.norms import with_norms_named
+from convalgos.network.onnx_reader.patterns import with_activations_named
+from convalgos.network.onnx_reader.pixels import with_pixel_moves_named
+from convalgos.network.onnx_reader.region import foreign_step, join_regions
+from convalgos.network.onnx_reader.root_norms import with_root_norms_named
+from convalgos.network.onnx_reader.selections import with_shuffles_named
+from convalgos.network.onnx_reader.softplus import with_softplus_named
+from convalgos.network.onnx_reader.steps import steps_of_node
+from convalgos.network.passes import fused, needed
+from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
+from convalgos.network.quantized_passes import on_integers
+from convalgos.network.regions import with_regions
+from convalgos.network.softmax import Softmax
+
+LIGHT = (
+    *(Elementwise, View, Concatenation, ChannelSelection, Transpose, LayerNormalization, Rearrangement),
+    *(ElementFunction, Softmax, Quantize, Dequantize, Lookup),
+)
+
+
+def from_onnx(model: Any) -> Network:
+    """The network of an ONNX model: its convolutions, and what stands between them, run by this library.
+
+    Nodes that it does not compute are left to ONNX Runtime, in regions as large as can be. Batch norms,
+    activations and residual sums become part of convolutions. Sizes that the model leaves open stay so.
+
+    Args:
+        model: a path, the bytes of a model, or an `onnx.ModelProto`.
+
+    Raises:
+        ValueError: it is no valid model.
+        Unsupported: onnx is not installed, or the model has nodes for which onnxruntime must be.
+
+    Example:
+        >>> net = from_onnx("model.onnx")  # doctest: +SKIP
+        >>> y = net(x)  # doctest: +SKIP
+    """
+    return Network(graph_of(load_onnx(model)))
+
+
+def graph_of(model: OnnxModel) -> NetworkGraph:
+    """The graph of a model, fused."""
+    model.nodes = with_pixel_moves_named(model)
+    model.nodes = with_softplus_named(model)
+    model.nodes = with_activations_named(model)
+    model.nodes = with_norms_named(model)
+    model.nodes = with_root_norms_named(model)
+    model.nodes = with_group_norms_named(model)
+    model.nodes = with_attention_named(model)
+    model.nodes = with_shuffles_named(model)
+    model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
+    made = [steps_of_node(node, model) for node in model.nodes]
+    while alone := _alone(made, model):
+        for i in alone:
+            made[i] = [foreign_step(model, model.nodes[i])]
+    steps = [step for of_node in made for step in of_node]
+    names = {name for step in steps for name in step.outputs} | {*model.inputs}
+    dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
+    shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
+    graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
+    graph = on_integers(fused(graph), model.dequantized.made)
+    graph = with_regions(graph, join_regions)
+    moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
+    if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
+        raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")
+    for step in graph.steps:
+        if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
+            assert step.region is not None
+            raise Unsupported(f"the network has {step.region.what}, which {reason}")
+    return graph
+
+
+def _alone(made: list[list[Step]], model: OnnxModel) -> list[int]:
+    """Which nodes of little work would be ours between foreign ones alone, and only divide their region."""
+    foreign = {i for i, steps in enumerate(made) if isinstance(steps[0], Foreign)}
+    neighbours: list[set[int]] = [set() for _ in made]
+    makers = {name: i for i, node in enumerate(model.nodes) for name in node.outputs}
+    for i, node in enumerate(model.nodes):
+        for name in node.inputs:
+            if name in makers:
+                neighbours[i].add(makers[name])
+                neighbours[makers[name]].add(i)
+    light = {
+        i for i, steps in enumerate(made) if i not in foreign and all(isinstance(s, LIGHT) for s in steps)
+    }
+    return [i for i in light if neighbours[i] and neighbours[i] <= foreign]
