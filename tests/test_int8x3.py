@@ -118,10 +118,11 @@ def test_with_several_taps_a_nan_reaches_its_block():
     assert "beyond its footprint" in reasons["cpu.int8x3"]
 
 
-def test_sums_hold_the_most_products():
+@pytest.mark.parametrize("wide", [1, 4, 20])
+def test_sums_hold_the_most_products(wide):
     """Of numbers whose third group of products is the largest one."""
-    problem = ConvProblem.parse(f"n1 c{MOST_PRODUCTS} h1 w4 k16 r1 s1 channels_last")
-    more = problem.replace(x_shape=(1, MOST_PRODUCTS + 1, 1, 4), w_shape=(16, MOST_PRODUCTS + 1, 1, 1))
+    problem = ConvProblem.parse(f"n1 c{MOST_PRODUCTS} h1 w{wide} k16 r1 s1 channels_last")
+    more = problem.replace(x_shape=(1, MOST_PRODUCTS + 1, 1, wide), w_shape=(16, MOST_PRODUCTS + 1, 1, 1))
     digits = np.float32(127 * 0x10101)
     x, w = (np.full(shape, digits, np.float32) for shape in (problem.x_shape, problem.w_shape))
     y, right = computed(problem, x, w), exact(problem, x, w)
@@ -137,3 +138,21 @@ def test_numbers_of_large_spread_have_two_products_more():
     y, right = computed(POINT, x, w), exact(POINT, x, w)
     error = np.abs(y - right).max() / error_scale(POINT, x, w, right)
     assert error <= DIGITS.error_bound(POINT)
+
+
+@pytest.mark.parametrize("largest", [1, 40], ids=["alike", "of large spread"])
+@pytest.mark.parametrize("text", [
+    "n1 c70 h1 w1 k16 r1 s1 channels_last", "n1 c900 h1 w1 k83 r1 s1 channels_last",
+    "n1 c40 h3 w3 k50 r3 s3 channels_last", "n1 c70 h3 w5 k99 r3 s3 p1 blocked16",
+    "n2 c700 h1 w1 k40 r1 s1 channels_last", "n16 c130 h1 w1 k24 r1 s1 blocked16",
+])  # fmt: skip
+def test_few_outputs_meet_digits_of_filters_once(text, largest):
+    """One pixel, or one tile of pixels; one or two vectors of filters; with and without the last group."""
+    problem = ConvProblem.parse(text)
+    x, w = reals(problem)
+    x[:, 3], w[:, 7] = x[:, 3] * largest, w[:, 7] * largest
+    y, right = computed(problem, x, w), exact(problem, x, w)
+    error = np.abs(y - right).max() / error_scale(problem, x, w, right)
+    assert error <= DIGITS.error_bound(problem)
+    x, w = np.rint(7 * x), np.rint(7 * w)
+    np.testing.assert_array_equal(computed(problem, x, w), exact(problem, x, w))

@@ -69,6 +69,7 @@ TOOLKIT = (
     "cpu/gemm/row_copies.py",
     "cpu/gemm/split_terms.py",
     "cpu/gemm/split_blocks.py",
+    "cpu/gemm/streamed_digits.py",
     "cpu/gemm/digit_terms.py",
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",

@@ -33,7 +33,8 @@ from convalgos.cpu.gemm.split_blocks import (
     split_block,
     zero_border,
 )
-from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TILE_BYTES
+from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, ENTRY_LINES, TERMS, TILE_BYTES
+from convalgos.cpu.gemm.streamed_digits import FEW, ONE, PASS, lift_digits
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import matrix_tiles
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -57,10 +58,15 @@ def sum_digits() -> Callable[..., None]:
             place = split_block(a, block)
             if block != split:
                 read_digits(a, place, scratch)
+                if a.streamed == ONE:
+                    lift_digits(scratch, TERMS * a.term_bytes // 4)
                 split = block
             filters = fetches_filters(a, block, item == first)
             for panel in range(a.panels * part // a.parts, a.panels * (part + 1) // a.parts):
-                sum_digit_panel(a, place, panel, scratch, filters)
+                if a.streamed:
+                    stream_digit_panel(a, place, panel, scratch)
+                else:
+                    sum_digit_panel(a, place, panel, scratch, filters)
         matrix_tiles.release_tiles(4, 16)
 
     return sum_digits
@@ -128,11 +134,7 @@ def sum_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int, filters: in
     if filters:
         lines = (width * ENTRY_LINES + 2 * STEPS * pairs - 1) // (2 * STEPS * pairs)
     second, step = STEPS * lines * 64, 2 * STEPS * lines * 64  # each call fetches lines behind each other
-    filter_units = a.w + a.vectors * a.entries * ENTRY_BYTES + first * 64
-    spreads = carray(pointer(a.w + a.vectors * (a.entries * ENTRY_BYTES + 64)), a.vectors, np.int64)
-    spread = carray(pointer(scratch + a.units_at + 64), 1, np.int64)[0]
-    least = 1 if spread * max(spreads[first], spreads[first + width - 1]) > SPREAD else 0
-    entry = 0
+    least, entry = needs_least(a, first, width, scratch), 0
     while entry < a.entries:
         count = min(a.passes, a.entries - entry)
         weights = w + entry * width * ENTRY_BYTES
@@ -153,8 +155,44 @@ def sum_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int, filters: in
                     from_, to = tile * a.tile, min((tile + 1) * a.tile, end)
                     own = at + (tile - i) * sums_tile
                     bring_together(
-                        width, own, a.group_bytes, to - from_, units + from_ * 4, filter_units, own,
+                        width, own, a.group_bytes, to - from_, units + from_ * 4, filter_units(a, first), own,
                         16 * width, least,
                     )  # fmt: skip
                     finish_split_tile(a, b, first, width, from_, to, own)
         entry += count
+
+
+@jit.helper
+def stream_digit_panel(a: Any, b: SplitBlock, panel: int, scratch: int) -> None:
+    """y of a block of one tile for a panel of filters, which are read once, one byte after the other."""
+    first, width, end, _, _ = filter_panel(a, b, panel)
+    kernel = carray(pointer(a.kernels), 8, np.int64)
+    w, sums, units = a.w + first * a.entries * ENTRY_BYTES, scratch + a.sums_at, scratch + a.units_at + HEAD
+    least = needs_least(a, first, width, scratch)
+    chunk, entry = PASS if least and a.streamed == FEW else a.entries, 0
+    while entry < a.entries:
+        count = min(chunk, a.entries - entry)
+        call(
+            kernel[2 * (a.streamed + 1) + width - 1],
+            (
+                scratch, a.position_bytes, a.term_bytes, a.offsets + entry * 8, count,
+                w + entry * width * ENTRY_BYTES, 1 if entry else 0, sums, a.group_bytes, least,
+            ),
+        )  # fmt: skip
+        entry += count
+    bring_together(width, sums, a.group_bytes, end, units, filter_units(a, first), sums, 16 * width, least)
+    finish_split_tile(a, b, first, width, 0, end, sums)
+
+
+@jit.helper
+def filter_units(a: Any, first: int) -> Any:
+    """Where the units of the vectors of filters from `first` on lie."""
+    return a.w + a.vectors * a.entries * ENTRY_BYTES + first * 64
+
+
+@jit.helper
+def needs_least(a: Any, first: int, width: int, scratch: int) -> Any:
+    """Whether the products of the last group are summed: where numbers of a block and a panel spread much."""
+    spreads = carray(pointer(a.w + a.vectors * (a.entries * ENTRY_BYTES + 64)), a.vectors, np.int64)
+    spread = carray(pointer(scratch + a.units_at + 64), 1, np.int64)[0]
+    return 1 if spread * max(spreads[first], spreads[first + width - 1]) > SPREAD else 0

@@ -16,7 +16,7 @@ SPLIT_ARGUMENTS = arguments(
     "height width pad_h pad_w stride_h stride_w step_h step_w phases phase_rows pitch positions tile "
     "x_n x_h x_w x_block y_n y_k y_h y_pixel y_block plane_bytes term_bytes position_bytes offsets "
     "configuration kernels ahead_bytes units_at sums_at group_bytes passes fetches run scratch_stride "
-    "unlimited limits adds"
+    "unlimited limits adds streamed"
 )
 SOON = 32  # pixels ahead of those that are stored, whose lines are asked for
 CLIP = KINDS["clip"].code

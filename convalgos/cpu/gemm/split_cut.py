@@ -171,8 +171,15 @@ class SplitCut:
         return int(whole_lines(TERMS * self.term_bytes))
 
     @property
+    def streamed(self) -> bool:
+        """Whether a block is one tile of digits: the filter is read from its first byte to its last one."""
+        return self.form.scaled and self.outputs <= ROWS
+
+    @property
     def passes(self) -> int:
         """Entries of a pass over a panel."""
+        if self.streamed:
+            return self.entries
         return DIGIT_CHUNK if self.form.scaled else CHUNK
 
     @property

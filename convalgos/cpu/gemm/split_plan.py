@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Self
 
 import numpy as np
@@ -11,12 +12,13 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import cache_sizes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import digit_driver, digit_tiles, split_driver, split_tiles
+from convalgos.cpu.gemm import digit_driver, digit_tiles, split_driver, split_tiles, streamed_digits
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.split_blocks import SPLIT_ARGUMENTS
 from convalgos.cpu.gemm.split_cut import ROOM, WIDTH, SplitCut
 from convalgos.cpu.gemm.split_filter import packed_filter
 from convalgos.cpu.gemm.split_forms import DIGITS, LANES
+from convalgos.cpu.gemm.streamed_digits import FEW, ONE
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
@@ -31,7 +33,9 @@ class SplitSumsPlan(RegisterFinish):
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):
         p, tasks, digits = cut.problem, plan_threads(), cut.form is DIGITS
         tile_sums = digit_tiles.sum_digit_tiles if digits else split_tiles.sum_split_tiles
-        kernels = [tile_sums(LANES, pixels, across) for pixels in (1, 2) for across in (1, 2)]
+        kernels = [tile_sums(LANES, *tiles) for tiles in product((1, 2), (1, 2))]
+        if digits:
+            kernels += [streamed_digits.stream_digits(LANES, *tiles) for tiles in product((1, 2), (1, 2))]
         driver = digit_driver.sum_digits() if digits else split_driver.sum_split()
         values = {
             "size": p.itemsize, "parts": cut.parts, "tasks": tasks,
@@ -73,6 +77,7 @@ def _of_maps(cut: SplitCut) -> dict[str, int | np.ndarray]:
     p = cut.problem
     x_n, x_c, _, x_h, x_w = map_strides(p.layout, p.C, p.spatial)
     y_n, y_k, _, y_h, y_w = map_strides(p.y_layout, p.K, p.spatial_out)
+    of_x = streamed_digits.OF_W if cut.streamed else 6  # matrix tiles in the shape of pixels, before filters
     return {
         "n": p.N, "p": p.spatial_out[1], "q": p.spatial_out[2], "height": p.spatial[1], "width": p.spatial[2],
         "images": cut.images, "rows": cut.rows, "columns": cut.columns,
@@ -81,7 +86,8 @@ def _of_maps(cut: SplitCut) -> dict[str, int | np.ndarray]:
         "x_n": x_n, "x_h": x_h, "x_w": x_w, "x_block": LANES * x_c,
         "y_n": y_n, "y_k": y_k, "y_h": y_h, "y_pixel": y_w, "y_block": LANES * y_k,
         "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes, "offsets": cut.entry_offsets(),
-        "configuration": matrix_tiles.configuration([(cut.tile, 16)] * 6 + [(16, 16)] * 2),
+        "configuration": matrix_tiles.configuration([(cut.tile, 16)] * of_x + [(16, 16)] * (8 - of_x)),
+        "streamed": cut.streamed and (ONE if cut.outputs == 1 else FEW),
         "run": 0 if cut.form is DIGITS else _lines_of_block(cut), **cut.scratch_fields(),
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ from convalgos.cpu.gemm import (
     split_driver,
     split_filter,
     split_tiles,
+    streamed_digits,
 )
 from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS
 from convalgos.cpu.tiled import digit_products, split_filters, split_products
@@ -32,3 +33,7 @@ def split_kernels(lanes: int) -> Iterator[Compiled]:
         yield from ((factory, ()) for factory in DRIVERS[form])
         yield from ((factory, (form.channels, int(form.scaled))) for factory in PACKING)
         yield from ((TILE_SUMS[form], (lanes, *tiles)) for tiles in product(across, repeat=2))
+        if form is DIGITS:
+            yield from (
+                (streamed_digits.stream_digits, (lanes, *tiles)) for tiles in product(across, repeat=2)
+            )
