@@ -8,6 +8,7 @@ inferred: that takes a third of a millisecond, and one of ONNX Runtime's runs on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def _opened(known: Pattern, other: Pattern) -> Pattern | None:
     return tuple(tuple([n if m == n else f"open {m} {n}" for m, n in of_input]) for of_input in pairs)
 
 
-def _sizes_in(pattern: Pattern, inputs: Sequence[Sizes]) -> dict[str, int] | None:
+def _sizes_in(pattern: Pattern, inputs: Sequence[Any]) -> dict[str, int] | None:
     """The sizes that names stand for; None where shapes are not of a pattern."""
     found: dict[str, int] = {}
     for dims, shape in zip(pattern, inputs, strict=True):

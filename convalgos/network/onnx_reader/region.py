@@ -49,7 +49,7 @@ class OnnxRegion:
         self._model = model
         self._proto: Any = None
         self._sessions: dict[int, Any] = {}
-        self._shapes: dict[tuple[Any, ...], list[Sizes]] = {}
+        self._shapes: dict[tuple[Any, ...], Sequence[Sizes]] = {}
         # Until an inference has not found what outputs have; with ceil_mode ONNX infers windows behind maps.
         self._is_inferred = not any(node.attributes.get("ceil_mode") for node in nodes)
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
@@ -59,9 +59,10 @@ class OnnxRegion:
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         """Shapes of the outputs, as ONNX infers them, else by a run on ones, which gives sizes as well."""
         key = tuple((x.shape, x.tobytes()) if isinstance(x, np.ndarray) else tuple(x) for x in inputs)
-        found = self._shapes.get(key)
+        found: Sequence[Sizes] | None = self._shapes.get(key)
         if found is None:
-            found = self._open.of(inputs) or self._found(inputs)
+            found = self._open.of(inputs)
+            found = self._found(inputs) if found is None else found
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             self._shapes[key] = found
@@ -100,7 +101,7 @@ class OnnxRegion:
     # --- inside ------------------------------------------------------------------------------
 
     def _found(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
-        found: Sequence[Sizes] | None = None
+        found: list[Sizes] | None = None
         if self._is_inferred and not self._gives_sizes:
             found = self._inferred(inputs)
             self._is_inferred = found is not None
