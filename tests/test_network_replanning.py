@@ -316,3 +316,28 @@ def test_forms_of_direct_sums_without_borders_are_not_taken():
     assert plan_like(Direct(), alike[1], Constraints(), known).algorithm == "cpu.direct"
     with pytest.raises(ca.Unsupported, match="wrap border"):
         plan_like(Direct(), alike[2], Constraints(), known)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sizes"),
+    [
+        ("cpu.direct", "n1 c5 h9 w30 k20 r3 s3 p1 stride2", (9, 47)),
+        ("cpu.direct", "n2 c7 h12 w31 k40 r3 s3 p1 channels_last", (13, 20)),
+        ("cpu.direct", "n1 c8 h6 w50 k24 r1 s1", (6, 77)),
+        ("cpu.depthwise.channels", "n1 c48 h24 w80 k48 r5 s5 p2 groups48 channels_last", (31, 97)),
+        ("cpu.depthwise.channels", "n1 c32 d5 h6 w40 k32 t3 r3 s3 p1 stride2,2,1 groups32", (6, 9, 61)),
+    ],
+)
+def test_what_is_made_like_another_plan_is_that_of_its_own_sizes(name, text, sizes):
+    """Every field of the record, and what the tables hold that it points to."""
+    known, algorithm = ca.plan(ca.ConvProblem.parse(text), algorithm=name), find_algorithm(name)
+    problem = known.problem.replace(x_shape=(*known.problem.x_shape[:2], *sizes))
+    like, own = plan_like(algorithm, problem, Constraints(), known), algorithm.plan(problem)
+    assert like._key is known._key and like._key == own._key and like.scratch_bytes == own.scratch_bytes
+    assert like._tables.keys() == own._tables.keys() and like.strided_batch == own.strided_batch
+    pointers = {"bounds", *own._tables}
+    for field in own.record.dtype.names:
+        if field not in pointers:
+            assert like.record[field] == own.record[field], field
+    for field, table in own._tables.items():
+        assert np.array_equal(like._tables[field], table), field

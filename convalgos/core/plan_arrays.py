@@ -65,8 +65,9 @@ class PlanArrays:
         return bias, None, residual, wanted
 
     def _check_output_step(self, bias: Any, activation: Any, residual: Any) -> None:
-        wanted = any(given is not None for given in (bias, activation, residual))
-        if wanted and self.problem.direction == "backward_weights":
+        if self.problem.direction != "backward_weights":
+            return
+        if any(given is not None for given in (bias, activation, residual)):
             given = f"activation={shown(activation)}"
             for name, array in (("residual", residual), ("bias", bias)):
                 given = given if array is None else f"{name}={type(array).__name__}"

@@ -205,10 +205,18 @@ def in_a_row(problem: Any, spatial: tuple[int, int, int]) -> Any:
     Args:
         spatial: of x and y.
     """
+    layer = problem.of_layer
+    if "in_a_row" not in layer:  # as above
+        layer["in_a_row"] = of_layer(_in_a_row(problem, spatial))
+    sizes = {"x_shape": (*problem.x_shape[:2], *spatial), "spatial_out": spatial}
+    return made_of(problem, layer["in_a_row"] | sizes | {"gemm_m": problem.gemm_m, "flops": problem.flops})
+
+
+def _in_a_row(problem: Any, spatial: tuple[int, int, int]) -> Any:
     ones = (1, 1, 1)
     return reshaped(
         problem,
-        x_shape=(problem.N, problem.C, *spatial),
+        x_shape=(*problem.x_shape[:2], *spatial),
         w_shape=(*problem.w_shape[:2], *ones),
         stride=ones,
         dilation=ones,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -39,7 +39,13 @@ from convalgos.cpu.gemm.blocking import (
     run_pixels,
     table_number,
 )
-from convalgos.cpu.gemm.direct_blocking import FEW, copied_seconds, direct_blocking
+from convalgos.cpu.gemm.direct_blocking import (
+    FEW,
+    DirectBlocking,
+    copied_seconds,
+    direct_blocking,
+    direct_fields,
+)
 from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
@@ -48,7 +54,6 @@ from convalgos.cpu.runtime.filter_reads import block_filter_seconds
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import SingleThreaded, cached_by_threads, plan_threads
-from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 ONE_BLOCK = 16  # outputs, which are not cut
@@ -143,28 +148,23 @@ class DirectPlan(KernelPlan):
     finishes = takes_views = True
 
     def __init__(self, problem: ConvProblem, algorithm: Direct):
-        cut = direct_blocking(problem)
-        p = cut.problem
-        size, lanes, tasks = p.itemsize, simd.lanes(p.itemsize), plan_threads()
-        last = p.layout == "channels_last"
-        pixel_table = cut.pixel_table(spare=cut.rows)
-        kernels = dealt_panels.panel_kernels(
-            panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, microkernel.PREFETCH_TAPS
-        )
-        values = cut.fields() | {
-            "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
-            "chunk": panels.chunk(p.gemm_k), "tasks": tasks,
-            "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
-            "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
-            "load_c": 1 if last else p.w_shape[1], "last": int(last),
-            "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
-            "store_run": panels.store_run(size, lanes), **kernels,
-        }  # fmt: skip
-        super().__init__(
-            problem, algorithm, DIRECT_ARGUMENTS, values, [(sum_blocks(), tasks)], tasks * cut.scratch_bytes
-        )
+        cut, tasks = direct_blocking(problem), plan_threads()
+        steps, scratch = [(sum_blocks(), tasks)], tasks * cut.scratch_bytes
+        super().__init__(problem, algorithm, DIRECT_ARGUMENTS, direct_fields(cut), steps, scratch)
+        self._set_cut(cut)
+
+    def _set_cut(self, cut: DirectBlocking) -> None:
         self._cut = cut
         self.strided_batch = cut.copied or cut.images == 1  # else the table of pixels knows where images lie
+
+    def on_maps(self, problem: ConvProblem) -> Self | None:
+        """This plan for other sizes of the maps; None where these have the filter in other panels."""
+        cut = direct_blocking(problem)
+        if cut.panels != self._cut.panels:
+            return None
+        plan = self.resized(problem, direct_fields(cut), plan_threads() * cut.scratch_bytes)
+        plan._set_cut(cut)
+        return plan
 
     def filter_form(self) -> FilterForm:
         in_pixels = self._cut.problem.layout == "channels_last"
@@ -328,9 +328,11 @@ class Direct(SingleThreaded, Algorithm):
         return direct_form(problem).plan(problem, self)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
-        if direct_form(problem) is not IN_BLOCKS or not isinstance(known, blocked_plan.BlockedPlan):
-            return self.plan(problem)
-        return known.on_maps(problem) or self.plan(problem)
+        form = direct_form(problem)
+        tabled = form is BLOCKS or (form is NEIGHBOURS and packing(problem)[1] is None)
+        kind = blocked_plan.BlockedPlan if form is IN_BLOCKS else DirectPlan if tabled else None
+        found = known.on_maps(problem) if kind and isinstance(known, kind) else None
+        return found or self.plan(problem)
 
     def why_not_on_maps(self, problem: ConvProblem) -> str | None:
         # channels and groups alone can be such that it does not serve, but for borders, which one form has

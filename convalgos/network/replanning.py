@@ -18,6 +18,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import Shape
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
@@ -83,9 +84,14 @@ class _Replanning:
         self._shapes = dict(inputs)
         self._sizes: dict[str, np.ndarray] = {}  # that regions compute of shapes, and others read
         self._candidates = {step.output: option.candidate for step, option in choice.options.items()}
-        self._graph_steps = {name: step for step in graph.steps for name in step.outputs}
+        self._graph = graph
         self._measured = devices.store("cpu").known()
         self._plans: dict[Any, Any] = {}  # of layers that the network has several times
+
+    @cached_attribute
+    def _graph_steps(self) -> dict[str, Step]:
+        """By what they write."""
+        return {name: step for step in self._graph.steps for name in step.outputs}
 
     def steps(self) -> Planned:
         """The plan, before its values have places.

@@ -6,6 +6,8 @@ have besides, too: a pass behind them would read large maps from L2 again.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from convalgos.core.epilogue import KINDS, Activation
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
 from convalgos.cpu.dwconv.channel_kernels import DEPTHWISE_ROWS
@@ -33,6 +35,7 @@ def kinds_of_block(kernel: BlockKernel) -> list[int]:
     return [CLIP, *(KINDS[name].code for name in others)]
 
 
+@lru_cache(512)
 def kind_of_block(kernel: BlockKernel, activation: Activation | None) -> int:
     """The code of an activation where there is such a kernel; else CLIP, and `finish` is to do it."""
     kind = CLIP if activation is None else KINDS[activation.name].code

@@ -159,7 +159,7 @@ class ChannelBlocking:
     @property
     def scratch_bytes(self) -> int:
         """Of one task."""
-        return self.vectors * self.turned * computed_bytes(self.problem)
+        return 0 if self.in_place else self.vectors * self.turned * computed_bytes(self.problem)
 
     @property
     def turned(self) -> int:
@@ -234,8 +234,8 @@ class ChannelBlocking:
     def range_bytes(self) -> int:
         """Of the tables of `ranges`, at most: of each block that meets padding, and one of all others."""
         step = self.pixels * self.problem.stride[2]
-        ends = sum(-(-max(0, self._padding(block)) // step) for block in (0, -1))
-        return 16 * self.problem.kernel[2] * (ends + 1) if self.ranged else 0
+        ends = sum(-(-max(0, self._padding(block)) // step) for block in (0, -1)) if self.ranged else -1
+        return 16 * self.problem.kernel[2] * (ends + 1)
 
     def ranges(self, first: int) -> np.ndarray:
         """(S, 2) of a block of columns: the first output that meets the map under each tap, and one
@@ -269,10 +269,11 @@ def channel_blocking(problem: ConvProblem) -> ChannelBlocking:
     # bytes apart that they share few of its sets, and read a line of channels_last once that both need, which
     # tells where it comes from beyond L2 and few taps follow.
     narrow = p.spatial_out[2] <= (2 if shared else 1) * MOST_PIXELS[vector_bytes()][2]
-    even = p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0 and leaves_l2(p)
-    crowded = shared and (even or crowds_sets(p))
-    lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
-    pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups and (narrow or crowded or lines)
+    pair = max(p.w_shape[1], p.gemm_n) == 1 and p.groups >= 2 * groups
+    if pair and not narrow:
+        lines = in_place and map_form(p.dtype) in LINE_FORMS  # two vectors are loaded together
+        even = shared and p.kernel[2] <= 3 and -(-p.C // groups) % 2 == 0
+        pair = lines or (shared and ((even and leaves_l2(p)) or crowds_sets(p)))
     c = _uncut_block(p, near, pair)
     bands = _band_count(c)
     return c if bands == 1 else c.in_bands(bands)

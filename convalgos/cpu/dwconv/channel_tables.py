@@ -11,7 +11,6 @@ import numpy as np
 from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import COPIES, OUTSIDE, source_indices
 from convalgos.core.plan import numpy_dtype
-from convalgos.core.problem import ConvProblem
 from convalgos.core.taps import taps_meeting
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, first_columns
 from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
@@ -108,20 +107,22 @@ def band_tables(
     """
     if not c.has_border:
         p = c.problem
-        of_maps = p.spatial, p.spatial_out, p.kernel, p.stride, p.padding, p.dilation
-        return *_plain_bands(RowsOf(*of_maps), c.bands, source, target, w), []
+        sizes = p.spatial[:2], p.spatial_out[:2]
+        rows = _plain_rows(RowsOf(*sizes, p.kernel, p.stride, p.padding, p.dilation), c.bands)
+        return *rows.in_columns(p.spatial[2], p.spatial_out[2], source, target, w), []
     found = [_bordered_runs(c, band, source, target, w) for band in c.band_ends]
     tables = {steps: np.frombuffer(steps, np.int64) for runs in found for *_, steps in runs}
     address = {steps: table.ctypes.data for steps, table in tables.items()}
     of_runs = [[(*run, address[steps]) for *run, steps in runs] for runs in found]
     under = [c.rows_under(*band) for band in c.band_ends]
-    return *_banded(c.problem, c.band_ends, under, of_runs), list(tables.values())
+    bands, every = _banded(c.problem.spatial[2], c.problem.spatial_out[2], c.band_ends, under, of_runs)
+    return _records(bands, CHANNEL_BAND), _records(every, ROW_RUN), list(tables.values())
 
 
 class RowsOf(NamedTuple):
     """What runs of rows depend on of a problem in 3-D."""
 
-    spatial: Shape
+    spatial: Shape  # slices and rows
     spatial_out: Shape
     kernel: Shape
     stride: Shape
@@ -129,40 +130,56 @@ class RowsOf(NamedTuple):
     dilation: Shape
 
 
-@lru_cache(512)  # layers of one map size share them
-def _plain_bands(p: RowsOf, bands: int, source: _Two, target: _Two, w: _Two) -> tuple[np.ndarray, np.ndarray]:
-    """The bands and runs of maps that end in zeros."""
+class PlainRows(NamedTuple):
+    """Bands and runs of maps that end in zeros, whatever their columns."""
+
+    bands: np.ndarray  # (bands, 6) `CHANNEL_BAND` of columns of one pixel
+    runs: np.ndarray  # (runs, 7) `ROW_RUN` without its places,
+    places: np.ndarray  # (2, 3, runs) and these: slices and rows from the begin of x, w and y
+
+    def in_columns(
+        self, columns: int, columns_out: int, source: _Two, target: _Two, w: _Two
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The bands and runs of maps of so many columns."""
+        bands = self.bands * np.array((columns, columns, columns_out, columns_out, 1, 1))
+        slices, rows = self.places * np.array((source, w, target)).T[:, :, None]  # (3, runs)
+        runs = self.runs.copy()
+        runs[:, :3] = (slices + rows).T
+        return _records(bands, CHANNEL_BAND), _records(runs, ROW_RUN)
+
+
+@lru_cache(512)  # layers of one height share them
+def _plain_rows(p: RowsOf, bands: int) -> PlainRows:
     rows, ends = _runs_of_rows(p), band_ends(p.spatial_out[1], bands)
     slices = [taps_meeting(p, 0, o) for o in range(p.spatial_out[0])]
     of_runs = [
         [
-            (
-                d * source[0] + (h + (max(p0, first) - first) * p.stride[1]) * source[1],
-                t0 * w[0] + r0 * w[1], o * target[0] + max(p0, first) * target[1],
-                t1 - t0, r1 - r0, min(p1, end) - max(p0, first), 0,
-            )
+            ((d, t0, o), (h + (max(p0, first) - first) * p.stride[1], r0, max(p0, first)),
+             (t1 - t0, r1 - r0, min(p1, end) - max(p0, first)))
             for o, (d, t0, t1) in enumerate(slices) for first, end, h, r0, r1 in rows
             if first < p1 and end > p0
         ]
         for p0, p1 in ends
     ]  # fmt: skip
+    places = np.array([run[:2] for runs in of_runs for run in runs], np.int64)  # (runs, 2, 3)
     extent = p.dilation[1] * (p.kernel[1] - 1) + 1
     of_height = p.spatial[1], p.stride[1], p.padding[1][0], extent
-    return _banded(p, ends, [plain_rows_under(*band, *of_height) for band in ends], of_runs)
+    under = [plain_rows_under(*band, *of_height) for band in ends]
+    counted = [[(0, 0, 0, *counts, 0) for *_, counts in runs] for runs in of_runs]
+    return PlainRows(*_banded(1, 1, ends, under, counted), places.transpose(1, 2, 0).copy())
 
 
 def _banded(
-    p: ConvProblem | RowsOf, ends: Sequence[_Two], under: Sequence[_Two], of_runs: Sequence[Sequence[Any]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bands, which end so and have such rows of x under them, and the runs of all of them."""
+    columns: int, columns_out: int, ends: Sequence[_Two], under: Sequence[_Two],
+    of_runs: Sequence[Sequence[Any]],
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Bands, which end so and have such rows of x under them, and the runs of all of them, as int64."""
     bands, begun = [], 0
-    columns, columns_out = p.spatial[2], p.spatial_out[2]
     for (p0, p1), (h0, h1), runs in zip(ends, under, of_runs, strict=True):
         x_band, y_band = (h0 * columns, (h1 - h0) * columns), (p0 * columns_out, (p1 - p0) * columns_out)
         bands.append((*x_band, *y_band, begun, len(runs)))
         begun += len(runs)
-    every = np.array([run for runs in of_runs for run in runs], np.int64)
-    return _records(np.array(bands, np.int64), CHANNEL_BAND), _records(every, ROW_RUN)
+    return np.array(bands, np.int64), np.array([run for runs in of_runs for run in runs], np.int64)
 
 
 def _records(rows: np.ndarray, record: np.dtype) -> np.ndarray:

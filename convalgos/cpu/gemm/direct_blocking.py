@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, packed_blocking
+from convalgos.cpu.gemm import dealt_panels, packed_blocking, panels
 from convalgos.cpu.gemm.blocking import Blocks, block_lengths, busiest, cut_map, flat_view
 from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 
 PIXELS = 896  # of a block: enough to reuse a panel of filters, few enough for scratch in L2; Zen 5
 BLOCK_OUTPUTS = 4  # outputs of all filters computed in the time that a block begins and ends
@@ -64,6 +64,25 @@ def direct_blocking(problem: ConvProblem) -> DirectBlocking:
     images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, dealt, parts, waits, threads)
     count = dealt_panels.panels_of_parts(-(-p.gemm_n // lanes), count, parts)
     return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), count, parts)
+
+
+def direct_fields(cut: DirectBlocking) -> dict[str, Any]:
+    """The fields of the record of a plan, which takes panels of this cut through a table of pixels."""
+    p, last = cut.problem, cut.problem.layout == "channels_last"
+    size, lanes = p.itemsize, simd.lanes(p.itemsize)
+    pixel_table = cut.pixel_table(spare=cut.rows)
+    kernels = dealt_panels.panel_kernels(
+        panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, microkernel.PREFETCH_TAPS
+    )
+    return {
+        **cut.fields(), "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
+        "chunk": panels.chunk(p.gemm_k), "tasks": plan_threads(),
+        "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
+        "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
+        "load_c": 1 if last else p.w_shape[1], "last": int(last),
+        "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
+        "store_run": panels.store_run(size, lanes), **kernels,
+    }  # fmt: skip
 
 
 Sizes = tuple[int, int, int, int]  # along (N, O, P, Q)

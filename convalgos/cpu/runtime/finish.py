@@ -87,6 +87,7 @@ def write_finished(
         v.store_masked(activate(v, KIND, value, a, b), to, done, mask)
 
 
+@lru_cache(16)
 def compiled_for(dtype: np.dtype) -> bool:
     """Whether there are functions for elements of a type here."""
     return dtype in (np.float32, np.float64) and missing("llvmlite") is None

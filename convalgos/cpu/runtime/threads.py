@@ -30,7 +30,7 @@ _this = threading.local()
 
 def plan_threads() -> int:
     """Threads that a plan made now shares its work among."""
-    return 1 if _alone() else jit.thread_count()
+    return 1 if getattr(_this, "alone", False) else jit.thread_count()
 
 
 def worth_sharing(problem: ConvProblem) -> bool:

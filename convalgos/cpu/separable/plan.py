@@ -40,7 +40,8 @@ class SeparablePlan:
     """
 
     def __init__(self, block: SeparableBlock, mean: bool = False, known: SeparablePlan | None = None):
-        if reason := why_not_joined(block, mean):
+        sized = known is not None and not any(p.is_empty for p in block.problems)  # all else is as it was
+        if not sized and (reason := why_not_joined(block, mean)):
             raise Unsupported(f"a step {reason}")
         self.block = block
         self._cut: BandCut = band_cut(block) if known is None else band_cut_like(block, known._cut)

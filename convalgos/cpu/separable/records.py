@@ -101,8 +101,9 @@ class BandRecords:
         self._cut, self._lanes = cut, simd.lanes(FLOAT.itemsize)
         self._biases: Biases = Biases(self._lanes) if known is None else known._biases
         self._tables: list[np.ndarray] = []
+        # of a part that is not there
+        self.none: KernelRecord = KernelRecord(BLOCKED_ARGUMENTS) if known is None else known.none
         self._records: dict[str, KernelRecord] = {}  # of each part of the block
-        self.none = KernelRecord(BLOCKED_ARGUMENTS)  # of a part that is not there
         self.tiles = np.zeros(cut.bands, BAND_TILES)  # the table `band_tiles`
         self._add_depthwise()
         p, lanes = cut.block.depthwise, self._lanes

@@ -31,8 +31,12 @@ PREFETCH_TAPS = 8
 
 def padded_for_prefetch(offsets: np.ndarray) -> np.ndarray:
     """A table of offsets (..., taps) with PREFETCH_TAPS more behind each row, which are only asked for."""
-    ends = [(0, 0)] * (offsets.ndim - 1) + [(0, PREFETCH_TAPS)]
-    return np.pad(offsets, ends, mode="edge" if offsets.size else "constant")
+    *rows, taps = offsets.shape
+    padded = np.zeros((*rows, taps + PREFETCH_TAPS), offsets.dtype)
+    padded[..., :taps] = offsets
+    if taps:
+        padded[..., taps:] = offsets[..., -1:]
+    return padded
 
 
 @emitter

@@ -28,10 +28,13 @@ OWN = ("", "ai.onnx")  # names of ONNX's own domain
 LARGEST = 1 << 10  # numbers of a constant that tells sizes
 
 
-def inferred_types(model: Any) -> dict[str, TensorType] | None:
+def inferred_types(model: Any, kinds: Sequence[int] = (INT64,)) -> dict[str, TensorType] | None:
     """The types of the inputs of a ModelProto and of all that its nodes write.
 
     Sizes that are open and have no name get one, as they have by ONNX: what is elementwise keeps it.
+
+    Args:
+        kinds: types of values that hold sizes, those of ONNX's own inference by default.
 
     Returns:
         None where this cannot tell all that ONNX can.
@@ -43,7 +46,7 @@ def inferred_types(model: Any) -> dict[str, TensorType] | None:
 
     def note(name: str, tensor: Any) -> None:
         types[name], constants[name] = TensorType(tensor.data_type, tuple(tensor.dims)), tensor
-        if tensor.data_type == INT64 and math.prod(tensor.dims) <= MOST:
+        if tensor.data_type in kinds and math.prod(tensor.dims) <= MOST:
             sizes[name] = array_of(tensor).astype(object)
 
     for tensor in model.graph.initializer:
@@ -65,7 +68,7 @@ def inferred_types(model: Any) -> dict[str, TensorType] | None:
             return None
         held = held_sizes(
             node.op_type, node.input, node_attributes(node), sizes,
-            lambda name: types[name].dims if name in types else None,
+            lambda name: types[name].dims if name in types else None, kinds,
         )  # fmt: skip
         if held is not None and held.size <= MOST:
             sizes[node.output[0]] = held

@@ -17,9 +17,11 @@ from convalgos.network.graph import Foreign, Sizes
 from convalgos.network.onnx_reader.inference import inferred_types
 from convalgos.network.onnx_reader.messages import Dim, kind_of_dtype, messages, model_with, value_info
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
+from convalgos.network.onnx_reader.open_shapes import OpenShapes
 from convalgos.network.onnx_reader.order import captured_by, read_by
 from convalgos.network.onnx_reader.patterns import names_of
 from convalgos.network.onnx_reader.runtime_types import runtime_errors
+from convalgos.network.onnx_reader.types import INT32, INT64
 from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
@@ -47,21 +49,20 @@ class OnnxRegion:
         self._model = model
         self._proto: Any = None
         self._sessions: dict[int, Any] = {}
-        self._shapes: dict[tuple[Any, ...], list[Sizes]] = {}
+        self._shapes: dict[tuple[Any, ...], Sequence[Sizes]] = {}
         # Until an inference has not found what outputs have; with ceil_mode ONNX infers windows behind maps.
         self._is_inferred = not any(node.attributes.get("ceil_mode") for node in nodes)
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
         self._lock = threading.Lock()
+        self._open = OpenShapes(self._open_shapes)
 
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         """Shapes of the outputs, as ONNX infers them, else by a run on ones, which gives sizes as well."""
         key = tuple((x.shape, x.tobytes()) if isinstance(x, np.ndarray) else tuple(x) for x in inputs)
-        found = self._shapes.get(key)
+        found: Sequence[Sizes] | None = self._shapes.get(key)
         if found is None:
-            if self._is_inferred and not self._gives_sizes:
-                found = self._inferred(inputs)
-                self._is_inferred = found is not None
-            found = found or self._tried(inputs)
+            found = self._open.of(inputs)
+            found = self._found(inputs) if found is None else found
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
             self._shapes[key] = found
@@ -98,6 +99,15 @@ class OnnxRegion:
         return self._proto
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _found(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
+        found: list[Sizes] | None = None
+        if self._is_inferred and not self._gives_sizes:
+            found = self._inferred(inputs)
+            self._is_inferred = found is not None
+        found = found or self._tried(inputs)
+        self._open.learn(inputs, found)
+        return found
 
     def _copy(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         found = self.session().run(list(self.outputs), dict(zip(self.inputs, inputs, strict=True)))
@@ -136,13 +146,8 @@ class OnnxRegion:
         if any(isinstance(x, np.ndarray) for x in inputs):
             return None
 
-        with self._lock:  # only the sizes of inputs are set: to make their types anew takes as long again
-            for value, shape in zip(self._outline.graph.input, inputs, strict=False):  # and constants behind
-                sizes = value.type.tensor_type.shape
-                del sizes.dim[len(shape) :]
-                for i, n in enumerate(shape):
-                    (sizes.dim[i] if i < len(sizes.dim) else sizes.dim.add()).dim_value = n
-                sizes.SetInParent()  # of a number, which has a shape of no sizes
+        with self._lock:
+            self._set_sizes(inputs)
             own = inferred_types(self._outline)
             if own is not None and all(map(_are_numbers, dims := [own[name].dims for name in self.outputs])):
                 return dims  # type: ignore[return-value]
@@ -155,6 +160,24 @@ class OnnxRegion:
             raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
         found = [ValueType.told(value).shape for value in inferred.graph.output]
         return found if all(map(_are_numbers, found)) else None  # type: ignore[return-value]
+
+    def _open_shapes(self, inputs: Sequence[Sequence[Dim]]) -> Sequence[Sequence[Dim]] | None:
+        """Of the outputs, where those of the inputs are open."""
+        with self._lock:
+            self._set_sizes(inputs)
+            own = inferred_types(self._outline, (INT32, INT64))
+        found = [own[name].dims for name in self.outputs] if own is not None else [None]
+        return None if None in found else found  # type: ignore[return-value]
+
+    def _set_sizes(self, inputs: Sequence[Any]) -> None:
+        """Those of the inputs of the outline: to make their types anew takes as long again."""
+        for value, shape in zip(self._outline.graph.input, inputs, strict=False):  # and constants behind
+            sizes = value.type.tensor_type.shape
+            del sizes.dim[len(shape) :]
+            for i, n in enumerate(shape):
+                dim = sizes.dim[i] if i < len(sizes.dim) else sizes.dim.add()
+                setattr(dim, "dim_param" if isinstance(n, str) else "dim_value", n)
+            sizes.SetInParent()  # of a number, which has a shape of no sizes
 
     @cached_property
     def _outline(self) -> Any:

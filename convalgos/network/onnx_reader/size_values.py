@@ -29,13 +29,14 @@ def are_known(sizes: Sizes) -> bool:
 
 def held_sizes(
     op: str, inputs: Sequence[str], attributes: Mapping[str, Any], known: Mapping[str, Sizes],
-    dims: Callable[[str], Sequence[Dim] | None],
+    dims: Callable[[str], Sequence[Dim] | None], kinds: Sequence[int] = (INT64,),
 ) -> Sizes | None:  # fmt: skip
     """The sizes that a node gives; None where it gives none.
 
     Args:
         known: sizes that values hold.
         dims: tells the sizes of a value itself.
+        kinds: types of values that hold sizes.
     """
     if op == "Shape":
         of_value = dims(inputs[0])
@@ -48,7 +49,7 @@ def held_sizes(
     if op in ARITHMETIC and not attributes.get("fmod", 0):
         return _elementwise(ARITHMETIC[op], x, others[0])
     if op == "Cast":
-        return x if attributes["to"] == INT64 else None
+        return x if attributes["to"] in kinds else None
     if op == "Slice" and x.ndim == 1 and all(map(are_known, others)):
         begin, end, *more = (int(n) for (n,) in others)
         return x[begin : end : more[1] if len(more) > 1 else 1]

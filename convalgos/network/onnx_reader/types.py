@@ -10,7 +10,7 @@ import numpy as np
 
 from convalgos.network.onnx_reader.messages import Dim
 
-FLOAT, INT64, BOOL = 1, 7, 9  # of TensorProto.DataType
+FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # of TensorProto.DataType
 Dims = Sequence[Dim]
 
 
