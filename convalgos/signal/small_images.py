@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small
 from convalgos.signal.mixed_types import FLOATING, promoted
 from convalgos.signal.modes import wanted_of
@@ -31,7 +32,9 @@ from convalgos.signal.small_calls import (
 )
 
 FEW_ALONG = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
+NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
+DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 REAL_TAPS = {("F", "f", "f"), ("D", "d", "d")}  # types of images and filters that the same call serves
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -178,11 +181,21 @@ def _unbordered(
     if mode != "valid" and swapped:
         pairs = [(k, n) for n, k in pairs]
     (_, outputs), (n, taps) = wanted[1], pairs[1]
+    if len(x_shape) == 1 and outputs <= DOTS and taps >= TAPS_OF_DOTS:
+        return Small(_dots if swapped or not correlates else _dots_correlated, 0, (outputs,), None, swapped)
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     places = reads("constant", pairs, wanted)
     made = small(dtype, (pairs[0][1], pairs[1][1]), places, swapped or not correlates)
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
+
+
+def _dots(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.convolve(x, w, "valid")
+
+
+def _dots_correlated(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.convolve(x, w[::-1], "valid")
 
 
 def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: int) -> Small | None:
@@ -192,8 +205,25 @@ def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: in
     call = filter_lines_small()
     if call is None or h * w * (rows + columns) * dtype.itemsize > BYTES_OF_PRODUCTS:
         return None
+    if h >= NARROW * w and 2 * w * dtype.itemsize <= vector_bytes():
+        upright = _both_axes(dtype, (w, h), columns, rows)
+        return upright and upright._replace(call=_turned(upright, dtype), shape=x_shape)
     along = sources("symmetric", w, -(rows // 2), w + rows // 2)
     across = sources("symmetric", h, -(columns // 2), h + columns // 2)
     one = SmallWindows(dtype, (1, rows), (np.arange(h), along), True)
     one.then(SmallWindows(dtype, (columns, 1), (across, np.arange(w)), True))
     return Small(call, one.address, (h, w), one)
+
+
+def _turned(upright: Small, dtype: np.dtype) -> Function:
+    """The call for images of which another one filters the transposed ones."""
+    empty = np.empty
+
+    def call(address: int, x: np.ndarray, rows: np.ndarray, columns: np.ndarray, y: np.ndarray) -> Any:
+        turned = upright.call(address, x.T, columns, rows, empty(upright.shape, dtype))
+        if turned is None:
+            return None
+        y[...] = turned.T
+        return y
+
+    return call
