@@ -31,6 +31,7 @@ from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex, small_volume
 
 METHODS = ("auto", "direct", "fft")
+ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
 PLAIN = frozenset(NUMBERS)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
@@ -169,6 +170,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
             return convolved_exactly(x, w, mode, dtype, values)
         if method == "auto":
             chosen = "any"
+    elif method == "auto" and x.ndim == 1 and ALIKE * min(x.size, w.size) >= max(x.size, w.size):
+        chosen = "fft" if all_finite(x) and all_finite(w) else "auto"
     y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:
         return None
