@@ -49,22 +49,12 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0, **other: Any
         ) -> Any:
             plain = type(fillvalue) in (int, float) and abs(fillvalue) < LARGEST_FILL and not other
-            if plain and type(in1) is type(in2) is np.ndarray:
-                x, w, dtype = in1, in2, in1.dtype
-                if dtype is not w.dtype and (mixed := promoted(x, w)):
-                    x, w, dtype = mixed
-                fits = type(fillvalue) is int or dtype.char in FLOATING
-                if fits and dtype is w.dtype and type(mode) is type(boundary) is str:
-                    key = x.shape, w.shape, id(dtype), mode, boundary, correlates, fillvalue
-                    known = known_calls.get(key, NEW)
-                    if known is NEW:
-                        known = small_call(key, dtype, _bordered, *key[:2], *key[3:])
-                    if known is not None:
-                        if correlates and dtype.kind == "c":
-                            w = w.conj()
-                        y = known.call(known.address, x, w, np.empty(known.shape, dtype))
-                        if y is not None:
-                            return y
+            if plain and type(mode) is type(boundary) is str:
+                y = _called(
+                    in1, in2, correlates, _bordered, mode, boundary, fillvalue, type(fillvalue) is int
+                )
+                if y is not None:
+                    return y
             return function(in1, in2, mode, boundary, fillvalue, **other)
 
         return short
@@ -74,25 +64,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
 
 def convolved_small(in1: Any, in2: Any, mode: Any, correlates: bool) -> np.ndarray | None:
     """The convolution, or correlation, of two signals or two images; None where nothing is kept for them."""
-    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or type(mode) is not str:
-        return None
-    x, w, dtype = in1, in2, in1.dtype
-    if dtype is not w.dtype:
-        if (mixed := promoted(x, w)) is None:
-            return None
-        x, w, dtype = mixed
-    key = x.shape, w.shape, id(dtype), mode, correlates
-    known = known_calls.get(key, NEW)
-    if known is NEW:
-        known = small_call(key, dtype, _unbordered, *key[:2], mode, correlates)
-    if known is None:
-        return None
-    if correlates and dtype.kind == "c":
-        w = w.conj()
-    if known.swapped:
-        x, w = np.flip(w) if correlates else w, x
-    y: np.ndarray | None = known.call(known.address, x, w, np.empty(known.shape, dtype))
-    return y
+    return _called(in1, in2, correlates, _unbordered, mode) if type(mode) is str else None
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
@@ -146,11 +118,40 @@ def small_both_axes(function: Function) -> Function:
 # --- inside ----------------------------------------------------------------------------------
 
 
+def _called(
+    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], *options: Any
+) -> np.ndarray | None:  # fmt: skip
+    """What is kept for two arrays and some options, called with them in their common type; None without it.
+
+    Args:
+        make: called as make(dtype, shape, other shape, correlates, *options) at first.
+    """
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray:
+        return None
+    x, w, dtype = in1, in2, in1.dtype
+    if dtype is not w.dtype:
+        if (mixed := promoted(x, w)) is None:
+            return None
+        x, w, dtype = mixed
+    key = x.shape, w.shape, id(dtype), correlates, options
+    known = known_calls.get(key, NEW)
+    if known is NEW:
+        known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
+    if known is None:
+        return None
+    if correlates and dtype.kind == "c":
+        w = w.conj()
+    if known.swapped:
+        x, w = np.flip(w) if correlates else w, x
+    y: np.ndarray | None = known.call(known.address, x, w, np.empty(known.shape, dtype))
+    return y
+
+
 def _bordered(
-    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], mode: str, boundary: str,
-    correlates: bool, fill: float,
+    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str,
+    boundary: str, fill: float, is_whole: bool,
 ) -> Small | None:  # fmt: skip
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max:
+    if dtype.kind in "iu" and not (is_whole and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max):
         return None
     if len(x_shape) != 2 or len(w_shape) != 2 or 0 in x_shape or 0 in w_shape:
         return None
@@ -167,7 +168,7 @@ def _bordered(
 
 
 def _unbordered(
-    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], mode: str, correlates: bool
+    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str
 ) -> Small | None:
     if not 0 < len(x_shape) == len(w_shape) < 3 or 0 in x_shape or 0 in w_shape:
         return None
