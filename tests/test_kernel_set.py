@@ -156,9 +156,9 @@ def test_every_factory_of_kernels_is_listed():
         for name in ("of_borrowed", "of_threads", "table_address", "data_address")
     } - {("convalgos.cpu.runtime.array_calls", name) for name in ("array_call", "integer_call")} - {
         ("convalgos.cpu.filtering.small_windows", name) for name in ("filter_small", "filter_lines_small")
-    } - {("convalgos.cpu.runtime.record_launch", "launch_record")} - {
-        ("convalgos.cpu.runtime.recent_calls", "find_call")
-    }
+    } - {("convalgos.cpu.filtering.small_rates", "filter_rates")} - {
+        ("convalgos.cpu.runtime.record_launch", "launch_record")
+    } - {("convalgos.cpu.runtime.recent_calls", "find_call")}
 
 
 ROOMS = ("filtering", "sliding", "pooling", "elementwise")  # whose kernels plans of problems do not ask for

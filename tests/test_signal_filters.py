@@ -7,7 +7,16 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import extensions, images, lines, resampling, short_windows, small_images, small_lines
+from convalgos.signal import (
+    extensions,
+    images,
+    lines,
+    resampling,
+    short_windows,
+    small_calls,
+    small_images,
+    small_lines,
+)
 
 TOLERANCES = {"f": 2e-5, "F": 2e-5}  # relative to the largest answer; 1e-11 for all others
 FILTERS = ("f4", "f8", "c8", "c16")
@@ -25,10 +34,11 @@ def planned(monkeypatch, request):
     for module, name in (
         (images, "TINY"),
         (small_images, "FEW_ALONG"),
-        (small_lines, "FEW_OF_RATES"),
+        (small_lines, "BYTES_OF_RATES"),
         (resampling, "FEW_COMPLEX"),
     ):
         monkeypatch.setattr(module, name, 0)
+    small_calls.known_calls.clear()
     theirs = {name: getattr(scipy.signal, name) for name in ca.signal.__all__}
 
     def refuse(*arguments, **options):

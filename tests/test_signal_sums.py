@@ -187,3 +187,40 @@ def test_the_method_of_mixed_numbers_is_that_of_floats(monkeypatch):
     monkeypatch.setattr(scipy.signal, "choose_conv_method", None)
     for a, b in ((x, w), (w, x)):
         assert ca.signal.choose_conv_method(a, b) == "fft"
+
+
+@pytest.mark.parametrize("char", "bHlfdFD")
+def test_arrays_inside_others_at_few_places(char):
+    """Dot products, or all windows side by side; integers wrap around."""
+    rng = np.random.default_rng(ord(char))
+    shapes = [
+        ((300,), (297,)), ((301,), (301,)), ((40, 41), (38, 41)), ((9, 7, 8), (9, 6, 7)),
+        ((13, 6, 6), (2, 6, 6)), ((6, 7, 8), (2, 3, 2)),
+    ]  # fmt: skip
+    for (s1, s2), layout in itertools.product(shapes, range(3)):
+        x, w = extreme(rng, s1, char, layout), extreme(rng, s2, char, layout)
+        for name, given in itertools.product(("convolve", "correlate"), ((x, w), (w, x))):
+            ours = getattr(ca.signal, name)(*given, "valid")
+            theirs = getattr(scipy.signal, name)(*given, "valid", "direct")
+            assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), (name, s1, s2, layout)
+
+
+@pytest.mark.parametrize("name", ["fftconvolve", "oaconvolve"])
+@pytest.mark.parametrize("mode", MODES)
+def test_along_axes_of_length_1_there_is_a_product(name, mode):
+    """In the type of the product, as of SciPy."""
+    for s1, s2, axes in (
+        ((5, 1, 7), (1, 4, 1), None), ((6, 7), (6, 1), [1]), ((6, 7), (6, 1), -1), ((1, 3), (4, 3), 0),
+        ((1,), (9,), None), ((3, 2), (3, 1), [1, 1]), ((3, 2), (4, 1), 1), ((3, 0), (3, 1), 1),
+        ((3, 2), (3, 1), 5),
+    ):  # fmt: skip
+        for types in ("bb", "Lf", "dF"):
+            given = np.full(s1, 3, types[0]), np.full(s2, 2, types[1]), mode, axes
+            try:
+                theirs = getattr(scipy.signal, name)(*given)
+            except ValueError as refused:
+                with pytest.raises(type(refused)):
+                    getattr(ca.signal, name)(*given)
+                continue
+            ours = getattr(ca.signal, name)(*given)
+            assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), (s1, s2, axes, types)

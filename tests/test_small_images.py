@@ -1,11 +1,13 @@
 """Short ways for small images and signals: SciPy's answers for every type, in whatever way arrays lie."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import mixed_types, small_calls
+from convalgos.signal import mixed_types, small_calls, small_lines
 
 MODES = ("full", "same", "valid")
 
@@ -53,7 +55,9 @@ def test_lines_are_those_of_scipy(char):
     for up, down in ((1, 1), (3, 2), (2, 5), (7, 9)):
         for signal in (x[0], x, x[:2, ::-2]):
             assert same(ca.signal.upfirdn(h, signal, up, down), scipy.signal.upfirdn(h, signal, up, down))
-    assert same(ca.signal.sepfir2d(x.T, h[:5], h[4::-2]), scipy.signal.sepfir2d(x.T, h[:5], h[4::-2]))
+    for image in (x.T, x[:2].T):  # the narrow one is filtered upright
+        theirs = scipy.signal.sepfir2d(image, h[:1], h[4::-2])
+        assert same(ca.signal.sepfir2d(image, h[:1], h[4::-2]), theirs)
     y = ca.signal.resample_poly(x, 4, 4)
     assert same(y, x) and not np.shares_memory(x, y)
 
@@ -88,3 +92,57 @@ def test_what_the_short_way_does_not_take():
         ca.signal.sepfir2d(x, h.reshape(3, 1), h)
     with pytest.raises(ValueError, match="mode"):
         ca.signal.convolve2d(x, w, "none")
+
+
+@pytest.mark.parametrize("chars", ["ff", "dd", "fF", "dD", "DD", "Fd", "dF", "lB", "hh", "df"])
+def test_signals_at_two_rates_are_exact(chars):
+    """Along every axis, in whatever way they lie: real filters of complex samples stay real."""
+    rng = np.random.default_rng(sum(map(ord, chars)))
+    known = small_calls.known_calls
+    known.clear()
+
+    def numbers(shape, char):
+        imaginary = 1j * rng.integers(-9, 10, shape) if char in "FD" else 0
+        return (rng.integers(0, 10, shape) + imaginary).astype(char)
+
+    rates = (1, 1), (7, 1), (1, 6), (6, 4), (5, 13), (13, 3)
+    for i, (shape, taps) in enumerate(itertools.product(((37,), (3, 70), (2, 4, 21)), (1, 4, 33))):
+        (up, down), mode = rates[i % len(rates)], sorted(small_lines.EXTENSIONS)[i % 5]
+        h, x = numbers(2 * taps, chars[0])[::-2], numbers(shape, chars[1])
+        for axis in range(-1, x.ndim - 1):
+            for lies in (x, np.asfortranarray(x), x[..., ::-1]):
+                given = h, lies, up, down, axis, mode
+                ours, theirs = ca.signal.upfirdn(*given), scipy.signal.upfirdn(*given)
+                assert ours.dtype == theirs.dtype and ours.flags.c_contiguous
+                assert np.array_equal(ours, theirs), (shape, taps, given[2:])
+    assert known and all(known.values())
+
+
+@pytest.mark.parametrize("mode", ["reflect", "antireflect"])
+@pytest.mark.parametrize("x", [np.array([2.0]), [2.0], np.full((3, 1), 2, np.float16)], ids=repr)
+def test_one_sample_is_its_own_mirror_image(x, mode):
+    """SciPy divides by zero, which ends the process."""
+    expected = scipy.signal.upfirdn([1.0, 2.0, 3.0], x, 2, 1, mode="edge")
+    for h in ([1.0, 2.0, 3.0], np.array([1.0, 2.0, 3.0])):
+        assert np.array_equal(ca.signal.upfirdn(h, x, 2, 1, mode=mode), expected)
+
+
+def test_numbers_that_are_not_finite_reach_what_they_do_in_scipy():
+    x = np.arange(40.0)
+    x[[3, 20]] = np.nan, np.inf
+    for up, down in ((3, 2), (2, 5)):
+        theirs = scipy.signal.upfirdn(np.ones(7), x, up, down)
+        assert np.array_equal(ca.signal.upfirdn(np.ones(7), x, up, down), theirs, equal_nan=True)
+
+
+@pytest.mark.parametrize("a", [1, [2.0], np.full(1, 4, "f"), 0.5])
+@pytest.mark.parametrize("sizes", [(9, 30), (30, 4), (2, 1)])
+def test_short_signals_are_filtered_with_what_a_filter_holds(a, sizes):
+    rng = np.random.default_rng(3)
+    for chars in ("ddd", "fff", "Dhf", "fBd"):
+        b, x, zi = (
+            rng.integers(0, 9, n).astype(c) for n, c in zip((*sizes, sizes[0] - 1), chars, strict=True)
+        )
+        ours, theirs = ca.signal.lfilter(b, a, x, zi=zi), scipy.signal.lfilter(b, a, x, zi=zi)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.dtype == other.dtype and np.array_equal(mine, other)

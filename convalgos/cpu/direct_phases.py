@@ -4,8 +4,9 @@ Outputs whose places leave the same remainder by the stride are a phase, a convo
 (`core.backward.polyphase`). Here a tile holds some vectors of every phase along a row; its sums are
 interleaved in registers and stored next to each other. Where there are too many phases for that, vectors hold
 neighbouring phases, at one place of dy after the other. No phase goes through memory, and the filter is read
-as it lies, so nothing is prepared. Wins on transposed convolutions of few channels, above all on long rows:
-signals upsampled by filters, image decoders.
+as it lies, so nothing is prepared; but of a stride with a dilation along rows, neighbouring phases meet dy at
+places apart, and the filter is filled with zeros. Wins on transposed convolutions of few channels, above all
+on long rows: signals upsampled by filters, image decoders.
 
 dy (N, K, *spatial_out), w (K, C/groups, *kernel) -> dx (N, C, *spatial)
 
@@ -23,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.algorithm import PACKING, PREPARE_CALL, Algorithm, error_of_sums
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
@@ -156,6 +157,14 @@ def _taps_of_rows(size: int, out: int, kernel: int, step: int, near: int, pad: i
     return table
 
 
+def _summed(problem: ConvProblem, filled: bool) -> ConvProblem:
+    """What the kernels compute, in three dimensions: the problem, or that of its filter filled with zeros."""
+    p = problem.as_3d
+    if not filled:
+        return p
+    return p.replace(w_shape=(*p.w_shape[:-1], p.kernel_extent[2]), dilation=(*p.dilation[:2], 1))
+
+
 # --- kernels ---------------------------------------------------------------------------------
 
 PHASES_ARGUMENTS = arguments(
@@ -218,8 +227,9 @@ def sum_phase_tiles() -> Callable[..., None]:
 class DirectPhasesPlan(KernelPlan):
     finishes = strided_batch = reads_filter = True
 
-    def __init__(self, problem: ConvProblem, algorithm: Algorithm):
-        p = problem.as_3d
+    def __init__(self, problem: ConvProblem, algorithm: DirectPhases):
+        p = _summed(problem, algorithm.filled)
+        self.reads_filter = not algorithm.filled
         cut, size, lanes, tasks = _cut(p), p.itemsize, simd.lanes(p.itemsize), plan_threads()
         volume, plane, row = math.prod(p.kernel), math.prod(p.kernel[1:]), p.kernel[2]
         out, out_plane, out_row = math.prod(p.spatial_out), math.prod(p.spatial_out[1:]), p.spatial_out[2]
@@ -252,10 +262,15 @@ class DirectPhasesPlan(KernelPlan):
         super().__init__(problem, algorithm, PHASES_ARGUMENTS, values, [(sum_phase_tiles(), tasks)], 0)
 
     def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem)
+        return FilterForm.of(self.problem, *(() if self.reads_filter else (self.problem.dilation[-1],)))
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        return w.copy()
+        if self.reads_filter:
+            return w.copy()
+        row, step = self.problem.kernel_extent[-1], self.problem.dilation[-1]
+        filled = np.zeros((*w.shape[:-1], row), w.dtype)  # (K, C/groups, *kernel, row)
+        filled[..., ::step] = w
+        return filled
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -265,22 +280,30 @@ class DirectPhasesPlan(KernelPlan):
 class DirectPhases(Algorithm):
     family: ClassVar[str] = "cpu.direct"
     directions: ClassVar[tuple[str, ...]] = ("backward_data",)
+    filled: bool = False  # zeros stand between the taps of a row, which is then not dilated
 
     @property
     def variant(self) -> str:
-        return "phases"
+        return "phases.filled" if self.filled else "phases"
+
+    @property
+    def spreads_nan(self) -> bool:  # type: ignore[override]
+        """Zeros between taps meet dy, too."""
+        return self.filled
 
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
         if problem.layout != "channels_first":
             return "takes vectors along rows of channels_first maps"
-        if problem.stride[-1] > 1 < problem.dilation[-1]:
-            return "takes no stride and dilation along rows at once"
-        return None
+        if (problem.stride[-1] > 1 < problem.dilation[-1]) is self.filled:
+            return None
+        if self.filled:
+            return "fills filters for a stride and a dilation along rows at once, which are not both here"
+        return "takes no stride and dilation along rows at once"
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        p = problem.as_3d
+        p = _summed(problem, self.filled)
         cut = _cut(p)
         seconds = _cycles(p, cut) / machine.paced_cycles
         if vector_bytes() == 64:  # none at the pace of Zen 4, 1/2
@@ -304,7 +327,12 @@ class DirectPhases(Algorithm):
         return CALL + machine.launch + problem.flops / machine.peak(problem.dtype)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
+        if self.filled:
+            return PREPARE_CALL + self.filter_bytes(problem) / PACKING
         return 1e-9  # it is copied
+
+    def filter_bytes(self, problem: ConvProblem) -> int:
+        return _summed(problem, self.filled).w_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         return error_of_sums(problem)
@@ -313,4 +341,4 @@ class DirectPhases(Algorithm):
         return DirectPhasesPlan(problem, self)
 
 
-ALGORITHMS = (DirectPhases(),)
+ALGORITHMS = (DirectPhases(), DirectPhases(filled=True))

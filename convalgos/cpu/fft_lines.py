@@ -120,9 +120,16 @@ class FftLinesPlan(KernelPlan):
             "x_c": x_strides[1], "x_h": p.spatial[-1], "y_n": y_strides[0], "y_k": y_strides[1],
             "y_h": p.spatial_out[-1], "prepares": 0,
         }  # fmt: skip
-        kernel = line_kernels.filter_line_blocks(size, lanes)
+        self._kernel = line_kernels.filter_line_blocks(size, lanes)
         scratch = tasks * own["lane_bytes"]
-        super().__init__(problem, algorithm, line_kernels.LINE_ARGUMENTS, values, [(kernel, tasks)], scratch)
+        steps = [(self._kernel, tasks)]
+        super().__init__(problem, algorithm, line_kernels.LINE_ARGUMENTS, values, steps, scratch)
+        self._of_filters = np.zeros(1, line_kernels.LINE_ARGUMENTS)  # but for the arrays
+        of_filters = self._block_values(p, min(jit.thread_count(), p.K)) | {
+            "lines": p.K, "blocks": 1, "rows": 1, "size": cut.n, "x_c": cut.n, "prepares": 1,
+        }  # fmt: skip
+        for name, value in of_filters.items():
+            self._of_filters[name] = value
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(C, tiles, lanes, 2, lanes): spectra, divided by the number of their elements.
@@ -131,22 +138,17 @@ class FftLinesPlan(KernelPlan):
         """
         p, n = self.problem, self._cut.n
         lines = np.zeros((p.K, n), w.dtype)
-        places = np.arange(p.kernel[-1]) * p.dilation[-1]
+        step, last = p.dilation[-1], p.dilation[-1] * (p.kernel[-1] - 1)
         taps = w.reshape(p.K, -1) * w.dtype.type(2 / n)
-        lines[:, -places[1:]] = -taps[:, 1:]
+        lines[:, n - last :: step] = -taps[:, :0:-1]
         lines[:, 0] = taps[:, 0]
         packed = aligned_empty(p.K * n, w.dtype)
-        tasks = min(jit.thread_count(), p.K)
-        values = self._block_values(p, tasks) | {
-            "lines": p.K, "blocks": 1, "rows": 1, "size": n, "x_c": n, "prepares": 1,
-            "x": lines.ctypes.data, "y": packed.ctypes.data,
-        }  # fmt: skip
-        scratch = aligned_empty(tasks * values["lane_bytes"], np.uint8)
-        record = np.zeros(1, line_kernels.LINE_ARGUMENTS)
-        for name, value in (values | {"scratch": scratch.ctypes.data}).items():
-            record[name] = value
-        kernel = line_kernels.filter_line_blocks(p.itemsize, simd.lanes(p.itemsize))
-        jit.launch(kernel, record.ctypes.data, tasks)
+        record = self._of_filters.copy()
+        tasks = int(record["tasks"][0])
+        scratch = aligned_empty(tasks * int(record["lane_bytes"][0]), np.uint8)
+        for name, array in (("x", lines), ("y", packed), ("scratch", scratch)):
+            record[name] = array.ctypes.data
+        jit.launch(self._kernel, record.ctypes.data, tasks)
         return packed
 
     def _block_values(self, p: ConvProblem, tasks: int) -> dict[str, int]:

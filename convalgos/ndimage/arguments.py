@@ -270,30 +270,32 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
     return output
 
 
-def fill_pairs(
-    output: np.ndarray, x: np.ndarray, write_of: Callable[[Shape, np.dtype, np.dtype], known_calls.Write]
-) -> np.ndarray:
-    """`fill` of complex arrays by what fills real ones, which have a last axis of real and imaginary parts.
+def filled_pairs(
+    x: np.ndarray, output: Any, cval: Any, boundaries: Iterable[str],
+    write_of: Callable[[Shape, np.dtype, np.dtype, float], known_calls.Write],
+) -> np.ndarray | None:  # fmt: skip
+    """What `output` names, by what fills real arrays: complex x have a last axis of real and imaginary parts.
 
     Args:
-        write_of: what fills arrays of a shape, from one dtype to another.
+        write_of: what fills arrays of a shape, from one dtype to another, with a value beyond the borders.
+
+    Returns:
+        None where x is empty, or other values lie beyond the borders of real than of imaginary parts.
     """
-    of, into = x.real.dtype, output.real.dtype.newbyteorder("=")
+    beyond, imaginary = real_number("cval", np.real(cval)), real_number("cval", np.imag(cval))
+    if "constant" not in boundaries:
+        beyond = imaginary = 0.0
+    if beyond != imaginary or not x.size:
+        return None
+    result = output_array(output, x, is_complex=True)
+    of, into = x.real.dtype, result.real.dtype.newbyteorder("=")
     shape = (*x.shape, 2)
-    write_real = write_of(shape, of, into)
+    write_real = write_of(shape, of, into, beyond)
 
     def write(x: np.ndarray, y: np.ndarray) -> None:
         write_real(x.reshape(-1).view(of).reshape(shape), y.reshape(-1).view(into).reshape(shape))
 
-    return fill(output, x, write)
-
-
-def fill_of_pairs(cval: Any, boundaries: Iterable[str]) -> float | None:
-    """What lies beyond the borders of both real and imaginary parts; None where these differ."""
-    real, imaginary = real_number("cval", np.real(cval)), real_number("cval", np.imag(cval))
-    if "constant" not in boundaries:
-        return 0.0
-    return real if real == imaginary else None
+    return fill(result, x, write)
 
 
 def by_parts(

@@ -16,8 +16,7 @@ from convalgos.ndimage.arguments import (
     by_parts,
     checked_origin,
     fill,
-    fill_of_pairs,
-    fill_pairs,
+    filled_pairs,
     input_array,
     output_array,
     per_axis,
@@ -104,11 +103,13 @@ def _filtered(
         return _real(x, w, output, cval, mode, origin, axes, turned)
     w = w.conj() if w.dtype.kind == "c" and not turned else w
     if w.dtype.kind != "c" and x.size:
-        beyond = fill_of_pairs(cval, [boundary_of(mode)])
-        if beyond is not None:
-            read = _read(x.shape, w, mode, origin, axes, turned)
-            result = output_array(output, x, is_complex=True)
-            return fill_pairs(result, x, lambda shape, x, y: _write_of(shape, x, y, *read, beyond))
+        read = _read(x.shape, w, mode, origin, axes, turned)
+
+        def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
+            return _write_of(shape, of, into, *read, beyond)
+
+        if (y := filled_pairs(x, output, cval, [boundary_of(mode)], write_of)) is not None:
+            return y
     return by_parts(_real, x, w, output, cval, mode=mode, origin=origin, axes=axes, turned=turned)
 
 

@@ -46,13 +46,14 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
 
 def _complex(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray:
     """`correlate_axes` of complex numbers."""
-    if x.size and not any(step.weights.dtype.kind == "c" for step in steps):
+    if not any(step.weights.dtype.kind == "c" for step in steps):
+
+        def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
+            return _write_of(shape, of, into, tuple(_read(step, beyond, x.shape) for step in steps))
+
         boundaries = [arguments.boundary_of(step.mode) for step in steps]
-        beyond = arguments.fill_of_pairs(cval, boundaries)
-        if beyond is not None:
-            result = arguments.output_array(output, x, is_complex=True)
-            read = tuple(_read(step, beyond, x.shape) for step in steps)
-            return arguments.fill_pairs(result, x, lambda shape, x, y: _write_of(shape, x, y, read))
+        if (y := arguments.filled_pairs(x, output, cval, boundaries, write_of)) is not None:
+            return y
     (first, *others) = steps
 
     def part(x: np.ndarray, weights: np.ndarray, output: Any, cval: Any) -> np.ndarray:

@@ -19,8 +19,7 @@ from convalgos.ndimage.arguments import (
     boundary_of,
     checked_origin,
     fill,
-    fill_of_pairs,
-    fill_pairs,
+    filled_pairs,
     finite_number,
     input_array,
     one_axis,
@@ -255,10 +254,14 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
     if x.dtype.kind != "c":
         result = real_output(output, x) if windows else output_array(output, x)
         return fill(result, x, _slide(x.shape, x.dtype, _native(result), windows, cval, reduction))
+
+    def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
+        return _slide(shape, of, into, windows, beyond, reduction)
+
+    boundaries = [window.boundary for _, window in windows]
+    if (y := filled_pairs(x, output, cval, boundaries, write_of)) is not None:
+        return y
     result = output_array(output, x, is_complex=True)
-    both = fill_of_pairs(cval, [window.boundary for _, window in windows])
-    if both is not None and x.size:
-        return fill_pairs(result, x, lambda shape, x, y: _slide(shape, x, y, windows, both, reduction))
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
         write = _slide(x.shape, of.dtype, part.dtype, windows, beyond, reduction)

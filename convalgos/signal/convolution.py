@@ -15,7 +15,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
-from convalgos.signal import short_signals, small_images
+from convalgos.signal import short_signals, short_windows, small_images
 from convalgos.signal.exact_integers import (
     LARGEST_EXACT,
     convolved_exactly,
@@ -24,12 +24,15 @@ from convalgos.signal.exact_integers import (
     modulo_dtype,
 )
 from convalgos.signal.lines import long_signal
-from convalgos.signal.modes import larger
+from convalgos.signal.mixed_types import NUMBERS
+from convalgos.signal.modes import MODES, larger
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex, small_volume
 
 METHODS = ("auto", "direct", "fft")
+ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
+PLAIN = frozenset(NUMBERS)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
 
@@ -66,6 +69,8 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
     sums = method in ("auto", "direct")
     if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
         return scipy.signal.convolve(*few, mode, "direct")
+    if sums and (y := short_windows.few_inside(in1, in2, mode, False)) is not None:
+        return y
     if sums and (y := small_volume(in1, in2, mode, False)) is not None:
         return y
     y = short_signals.summed(in1, in2, mode) if sums else None
@@ -91,6 +96,8 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
     sums = method in ("auto", "direct")
     if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
         return scipy.signal.correlate(*few, mode, "direct")
+    if sums and (y := short_windows.few_inside(in1, in2, mode, True)) is not None:
+        return y
     if sums and (y := small_volume(in1, in2, mode, True)) is not None:
         return y
     y = short_signals.correlated(in1, in2, mode) if sums else None
@@ -163,6 +170,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
             return convolved_exactly(x, w, mode, dtype, values)
         if method == "auto":
             chosen = "any"
+    elif method == "auto" and x.ndim == 1 and ALIKE * min(x.size, w.size) >= max(x.size, w.size):
+        chosen = "fft" if all_finite(x) and all_finite(w) else "auto"
     y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:
         return None
@@ -180,7 +189,7 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
 def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.ndarray | None:
     """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
     if method == "fft":
-        return None
+        return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
     if x.dtype.kind == w.dtype.kind == "f":
         return long_signal(x, w, mode)
     if (y := few_complex(x, w, mode)) is not None:
@@ -191,8 +200,8 @@ def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.nd
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
-    if type(in1) is type(in2) is np.ndarray and in1.ndim == 1 and 1 in (*in1.shape, *in2.shape):
-        return None  # no convolution, but a product
+    if type(in1) is type(in2) is np.ndarray and (y := _product(in1, in2, mode, axes)) is not None:
+        return y
     if type(axes) is int and type(in1) is np.ndarray and in1.ndim == 1 and axes in (0, -1):
         axes = None  # which are all
     arrays = _arrays(in1, in2)
@@ -214,6 +223,30 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         return y
     dtype = np.float32 if single else np.float64
     return convolved_along(*_in_precision(dtype, x, w), mode, axes, "fft", out)
+
+
+def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray | None:
+    """x * w in the type they promote to, where no axis is convolved: one of the lengths is 1 along each."""
+    pairs = list(zip(x.shape, w.shape, strict=False))
+    if axes is None:
+        along: Any = range(x.ndim)
+    else:
+        along = [axes % x.ndim] if type(axes) is int and -x.ndim <= axes < x.ndim else axes
+    if type(along) not in (range, list) or not along or x.ndim != w.ndim or mode not in MODES:
+        return None
+    if not x.size or not w.size or len(set(along)) < len(along):
+        return None
+    if not all(type(a) is int and 0 <= a < x.ndim and 1 in pairs[a] for a in along):
+        return None
+    if not all(n == k or 1 in (n, k) for n, k in pairs) or not set(x.dtype.char + w.dtype.char) <= PLAIN:
+        return None
+    y: np.ndarray = x * w
+    if mode == "same" and y.shape != x.shape:  # SciPy centres on in1 here, too
+        crops = [
+            slice((size - n) // 2, (size - n) // 2 + n) for size, n in zip(y.shape, x.shape, strict=True)
+        ]
+        return y[tuple(crops)].copy()
+    return y
 
 
 def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:

@@ -165,7 +165,8 @@ def by_floats(
 def _norm(x: np.ndarray) -> float:
     """No less than the 2-norm."""
     line = x.astype(np.float64).reshape(-1)
-    return math.sqrt(line @ line) * (1 + x.size * ROUNDING)
+    total = np.square(line).sum()  # OpenBLAS wakes threads for dot products, which may take milliseconds
+    return math.sqrt(total) * (1 + x.size * ROUNDING)
 
 
 def _choices(x: np.ndarray, largest: int) -> list[tuple[IntegerParts, float]]:

@@ -17,7 +17,7 @@ def in_common(w: np.ndarray, x: np.ndarray, types: str) -> tuple[np.ndarray, np.
     Products of complex numbers are four, where one of both is real two would do.
     """
     wide = _common(types)
-    if wide is None or (w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
+    if wide is None or (wide.kind == "c" and w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
         return None
     return w.astype(wide, copy=False), x.astype(wide, copy=False), wide
 
@@ -25,9 +25,18 @@ def in_common(w: np.ndarray, x: np.ndarray, types: str) -> tuple[np.ndarray, np.
 def promoted(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
     """Both in the type that they promote to, and that; None as of `in_common`, but for integers, too."""
     wide = _promoted(x.dtype.char + w.dtype.char)
-    if wide is None or (w.dtype.kind != x.dtype.kind and wide.kind == "c" and w.size * x.size > FEW):
+    if wide is None or (wide.kind == "c" and w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
         return None
     return x.astype(wide, copy=False), w.astype(wide, copy=False), wide
+
+
+def filter_in_common(h: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
+    """A filter and signals in the type that they and float32 promote to, and that; real filters stay real."""
+    wide = _common(h.dtype.char + x.dtype.char + "f")
+    if wide is None:
+        return None
+    of_h = np.dtype(wide.char.lower()) if h.dtype.kind != "c" else wide
+    return h.astype(of_h, copy=False), x.astype(wide, copy=False), wide
 
 
 @cache

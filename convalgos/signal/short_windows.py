@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+
+from convalgos.signal.mixed_types import promoted
+from convalgos.signal.modes import larger
 
 # Elements of all windows up to which nothing else is faster; Zen 4, two threads.
 GATHERED = 1 << 16
+# The same of arrays of which one lies inside the other, along several axes; and products of few windows,
+# of real floats, which plans sum with vectors and threads, and of others; Sapphire Rapids
+GATHERED_INSIDE = 1 << 15
+FEW, PRODUCTS, OTHER_PRODUCTS = 8, 1 << 18, 1 << 23
 
 
 def times_windows(
@@ -32,3 +42,31 @@ def times_windows(
     rows = windows.reshape(w[0].size, -1)
     y = rows.T @ w.reshape(len(w), -1).T  # (... * counts, filters)
     return y.reshape(*lines, *counts, len(w))
+
+
+def few_inside(in1: Any, in2: Any, mode: str, correlates: bool) -> np.ndarray | None:
+    """Convolutions, or correlations, of arrays one of which is inside the other at few places; else None."""
+    if mode != "valid" or type(in1) is not np.ndarray or type(in2) is not np.ndarray:
+        return None
+    if not 1 < in1.ndim == in2.ndim or not in1.size or not in2.size:
+        return None
+    if (which := larger(in1.shape, in2.shape)) is None or (mixed := promoted(in1, in2)) is None:
+        return None
+    x, w, dtype = mixed
+    turned = (slice(None, None, -1),) * x.ndim
+    if correlates:
+        w = w[turned].conj()
+    x, w = (w, x) if which else (x, w)
+    counts = tuple(n - k + 1 for n, k in zip(x.shape, w.shape, strict=True))
+    outputs = math.prod(counts)
+    with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
+        if outputs <= FEW and outputs * w.size <= (PRODUCTS if dtype.char in "fd" else OTHER_PRODUCTS):
+            y, taps = np.empty(counts, dtype), w[turned]
+            for at in np.ndindex(counts):
+                window = x[tuple(slice(i, i + k) for i, k in zip(at, w.shape, strict=True))]  # (*kernel)
+                y[at] = (window * taps).sum(dtype=dtype)
+            return y
+        if outputs * w.size <= GATHERED_INSIDE:
+            taps = np.ascontiguousarray(w[turned])
+            return times_windows(np.ascontiguousarray(x), taps, (1,) * x.ndim, counts)
+    return None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small
 from convalgos.signal.mixed_types import FLOATING, promoted
 from convalgos.signal.modes import wanted_of
@@ -31,7 +32,9 @@ from convalgos.signal.small_calls import (
 )
 
 FEW_ALONG = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
+NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
+DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 REAL_TAPS = {("F", "f", "f"), ("D", "d", "d")}  # types of images and filters that the same call serves
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -46,22 +49,12 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0, **other: Any
         ) -> Any:
             plain = type(fillvalue) in (int, float) and abs(fillvalue) < LARGEST_FILL and not other
-            if plain and type(in1) is type(in2) is np.ndarray:
-                x, w, dtype = in1, in2, in1.dtype
-                if dtype is not w.dtype and (mixed := promoted(x, w)):
-                    x, w, dtype = mixed
-                fits = type(fillvalue) is int or dtype.char in FLOATING
-                if fits and dtype is w.dtype and type(mode) is type(boundary) is str:
-                    key = x.shape, w.shape, id(dtype), mode, boundary, correlates, fillvalue
-                    known = known_calls.get(key, NEW)
-                    if known is NEW:
-                        known = small_call(key, dtype, _bordered, *key[:2], *key[3:])
-                    if known is not None:
-                        if correlates and dtype.kind == "c":
-                            w = w.conj()
-                        y = known.call(known.address, x, w, np.empty(known.shape, dtype))
-                        if y is not None:
-                            return y
+            if plain and type(mode) is type(boundary) is str:
+                y = _called(
+                    in1, in2, correlates, _bordered, mode, boundary, fillvalue, type(fillvalue) is int
+                )
+                if y is not None:
+                    return y
             return function(in1, in2, mode, boundary, fillvalue, **other)
 
         return short
@@ -71,25 +64,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
 
 def convolved_small(in1: Any, in2: Any, mode: Any, correlates: bool) -> np.ndarray | None:
     """The convolution, or correlation, of two signals or two images; None where nothing is kept for them."""
-    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or type(mode) is not str:
-        return None
-    x, w, dtype = in1, in2, in1.dtype
-    if dtype is not w.dtype:
-        if (mixed := promoted(x, w)) is None:
-            return None
-        x, w, dtype = mixed
-    key = x.shape, w.shape, id(dtype), mode, correlates
-    known = known_calls.get(key, NEW)
-    if known is NEW:
-        known = small_call(key, dtype, _unbordered, *key[:2], mode, correlates)
-    if known is None:
-        return None
-    if correlates and dtype.kind == "c":
-        w = w.conj()
-    if known.swapped:
-        x, w = np.flip(w) if correlates else w, x
-    y: np.ndarray | None = known.call(known.address, x, w, np.empty(known.shape, dtype))
-    return y
+    return _called(in1, in2, correlates, _unbordered, mode) if type(mode) is str else None
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
@@ -143,11 +118,40 @@ def small_both_axes(function: Function) -> Function:
 # --- inside ----------------------------------------------------------------------------------
 
 
+def _called(
+    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], *options: Any
+) -> np.ndarray | None:  # fmt: skip
+    """What is kept for two arrays and some options, called with them in their common type; None without it.
+
+    Args:
+        make: called as make(dtype, shape, other shape, correlates, *options) at first.
+    """
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray:
+        return None
+    x, w, dtype = in1, in2, in1.dtype
+    if dtype is not w.dtype:
+        if (mixed := promoted(x, w)) is None:
+            return None
+        x, w, dtype = mixed
+    key = x.shape, w.shape, id(dtype), correlates, options
+    known = known_calls.get(key, NEW)
+    if known is NEW:
+        known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
+    if known is None:
+        return None
+    if correlates and dtype.kind == "c":
+        w = w.conj()
+    if known.swapped:
+        x, w = np.flip(w) if correlates else w, x
+    y: np.ndarray | None = known.call(known.address, x, w, np.empty(known.shape, dtype))
+    return y
+
+
 def _bordered(
-    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], mode: str, boundary: str,
-    correlates: bool, fill: float,
+    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str,
+    boundary: str, fill: float, is_whole: bool,
 ) -> Small | None:  # fmt: skip
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max:
+    if dtype.kind in "iu" and not (is_whole and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max):
         return None
     if len(x_shape) != 2 or len(w_shape) != 2 or 0 in x_shape or 0 in w_shape:
         return None
@@ -164,7 +168,7 @@ def _bordered(
 
 
 def _unbordered(
-    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], mode: str, correlates: bool
+    dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str
 ) -> Small | None:
     if not 0 < len(x_shape) == len(w_shape) < 3 or 0 in x_shape or 0 in w_shape:
         return None
@@ -178,11 +182,21 @@ def _unbordered(
     if mode != "valid" and swapped:
         pairs = [(k, n) for n, k in pairs]
     (_, outputs), (n, taps) = wanted[1], pairs[1]
+    if len(x_shape) == 1 and outputs <= DOTS and taps >= TAPS_OF_DOTS:
+        return Small(_dots if swapped or not correlates else _dots_correlated, 0, (outputs,), None, swapped)
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     places = reads("constant", pairs, wanted)
     made = small(dtype, (pairs[0][1], pairs[1][1]), places, swapped or not correlates)
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
+
+
+def _dots(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.convolve(x, w, "valid")
+
+
+def _dots_correlated(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.convolve(x, w[::-1], "valid")
 
 
 def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: int) -> Small | None:
@@ -192,8 +206,25 @@ def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: in
     call = filter_lines_small()
     if call is None or h * w * (rows + columns) * dtype.itemsize > BYTES_OF_PRODUCTS:
         return None
+    if h >= NARROW * w and 2 * w * dtype.itemsize <= vector_bytes():
+        upright = _both_axes(dtype, (w, h), columns, rows)
+        return upright and upright._replace(call=_turned(upright, dtype), shape=x_shape)
     along = sources("symmetric", w, -(rows // 2), w + rows // 2)
     across = sources("symmetric", h, -(columns // 2), h + columns // 2)
     one = SmallWindows(dtype, (1, rows), (np.arange(h), along), True)
     one.then(SmallWindows(dtype, (columns, 1), (across, np.arange(w)), True))
     return Small(call, one.address, (h, w), one)
+
+
+def _turned(upright: Small, dtype: np.dtype) -> Function:
+    """The call for images of which another one filters the transposed ones."""
+    empty = np.empty
+
+    def call(address: int, x: np.ndarray, rows: np.ndarray, columns: np.ndarray, y: np.ndarray) -> Any:
+        turned = upright.call(address, x.T, columns, rows, empty(upright.shape, dtype))
+        if turned is None:
+            return None
+        y[...] = turned.T
+        return y
+
+    return call

@@ -6,21 +6,31 @@ Each is a decorator of functions of `convalgos.signal`, as those of `small_image
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, in_common
-from convalgos.signal.small_calls import NEW, Function, Small, known_calls, small, small_call, sources
+from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
+from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common
+from convalgos.signal.small_calls import (
+    NEW,
+    Function,
+    Small,
+    known_calls,
+    small,
+    small_call,
+    sources,
+)
 
-STUFFED = 32  # up * down, up to which vectors over zeros are faster than single products without,
-STUFFED_COMPLEX = 8  # and of complex numbers; Sapphire Rapids
-FEW_STUFFED = 1 << 17  # products with zeros or not, up to which it does not matter; Sapphire Rapids
-# Products of signals and filters that SciPy sums before ours has begun, of which it leaves out none that
-# meets nothing; Zen 4
-FEW_OF_RATES = 3 << 15
+PRODUCTS = 1 << 19  # of a line and a filter that NumPy's loop of dot products convolves; Sapphire Rapids
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap"))  # modes of `core.boundaries`
+# Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
+# Sapphire Rapids, two threads
+BYTES_OF_RATES, BYTES_OF_LINE = 1 << 29, 1 << 22
+OPTIONS = frozenset(("axis", "mode", "cval"))
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 
 
@@ -29,9 +39,12 @@ def small_without_feedback(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None, **other: Any) -> Any:
-        if type(b) is type(x) is np.ndarray and zi is None and not other and b.ndim == 1:
+        if type(b) is type(x) is np.ndarray and not other and b.ndim == 1:
             if type(a) in (list, np.ndarray) and np.size(a) > 1:
-                return scipy.signal.lfilter(b, a, x, axis)
+                return scipy.signal.lfilter(b, a, x, axis, zi)
+            if zi is not None:
+                both = _with_state(b, a, x, zi) if axis in (-1, 0) else None
+                return function(b, a, x, axis, zi) if both is None else both
             along = type(axis) is int and (axis in (-1, x.ndim - 1) or (x.ndim == 2 and axis in (0, -2)))
             y = _lines(b, a, x, axis in (-1, x.ndim - 1)) if along else None
             if y is not None:
@@ -46,28 +59,12 @@ def small_resampled(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(h: Any, x: Any, up: Any = 1, down: Any = 1, *options: Any, **other: Any) -> Any:
-        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and "out" not in other:
-            mode = _mode_of_rows(x.ndim, options, other) if options or other else "constant"
-            if mode is not None and h.ndim == 1 and x.ndim == 3 and x.size:
-                y = short(h, x.reshape(-1, x.shape[2]), up, down, -1, mode)
-                return y.reshape(*x.shape[:2], -1)
-            if mode is not None and h.ndim == 1 and 0 < x.ndim < 3:
-                key = x.shape, h.size, id(x.dtype), id(h.dtype), up, down, mode
-                known = known_calls.get(key, NEW)
-                if known is NEW:
-                    known = _kept_resampled(key, h, x, up, down, mode)
-                if known is not None:
-                    w, wide = h, x.dtype
-                    if h.dtype is not wide and (mixed := in_common(h, x, h.dtype.char + wide.char)):
-                        w, x, wide = mixed
-                    y = known.call(known.address, x, w, np.empty(known.shape[2 - x.ndim :], wide))
-                    if y is not None:
-                        return y if down == 1 else y[..., ::down].copy()
-            axis = options[0] if options else other.get("axis", -1)
-            if type(axis) is int and -x.ndim <= axis < x.ndim and up > 0:
-                n = max(1, x.shape[axis])
-                if x.size // n * (n * up + h.size) * h.size <= FEW_OF_RATES * up * down:
-                    return scipy.signal.upfirdn(h, x, up, down, *options, **other)
+        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and 0 < x.ndim < 4:
+            axis, mode = _axis_and_mode(x, options, other) if options or other else (x.ndim - 1, "constant")
+            if mode is not None and h.ndim == 1:
+                y = _resampled(h, x, up, down, axis, mode)
+                if y is not None:
+                    return y
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -115,26 +112,65 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, of_rows: bool) -> np.ndarray | 
     return None if known is None else known.call(known.address, x, b, np.empty(x.shape, wide))
 
 
-def _mode_of_rows(ndim: int, options: tuple[Any, ...], other: dict[str, Any]) -> str | None:
-    """What lies beyond the ends of rows, where `axis` and `mode` are all that is given."""
-    if len(options) > 2 or not other.keys() <= {"axis", "mode"}:
+def _with_state(b: np.ndarray, a: Any, x: np.ndarray, zi: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """x (n,) filtered by b (k,) / a, which held zi (k - 1,), and what it holds then; None as of `_lines`."""
+    if x.ndim != 1 or type(zi) is not np.ndarray or zi.shape != (b.size - 1,) or not x.size:
         return None
-    axis = options[0] if options else other.get("axis", -1)
-    mode = options[1] if len(options) == 2 else other.get("mode", "constant")
-    return mode if type(axis) is int and axis in (-1, ndim - 1) and mode in EXTENSIONS else None
+    divisor = np.asarray(a)
+    if x.size * b.size > PRODUCTS or divisor.size != 1 or divisor.ndim > 1:
+        return None
+    mixed = in_common(b, x, b.dtype.char + divisor.dtype.char + x.dtype.char + zi.dtype.char)
+    if mixed is None:
+        return None
+    h, x, wide = mixed
+    y = np.convolve(x, h / divisor.astype(wide, copy=False))  # (n + k - 1,)
+    y[: h.size - 1] += zi
+    return y[: x.size], y[x.size :]
+
+
+def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any]) -> tuple[int, str | None]:
+    """The axis, from the front, and what lies beyond the ends; no mode of other ones and constants."""
+    axis, mode, value = (
+        options[i] if len(options) > i else other.get(name, default)
+        for i, (name, default) in enumerate((("axis", -1), ("mode", "constant"), ("cval", 0)))
+    )
+    known = (
+        len(options) <= 3 and other.keys() <= OPTIONS and type(mode) is str and type(value) in (int, float)
+    )
+    if not known or value or type(axis) is not int or not -x.ndim <= axis < x.ndim or mode not in EXTENSIONS:
+        return 0, None
+    if mode == "reflect" and x.shape[axis] == 1:
+        mode = "edge"
+    return axis % x.ndim, mode
+
+
+def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str) -> np.ndarray | None:
+    """`upfirdn` of signals (n,), or of lines along an axis of two or three; None where nothing is kept."""
+    key = x.shape, h.size, id(x.dtype), id(h.dtype), up, down, axis, mode
+    known = known_calls.get(key, NEW)
+    if known is NEW:
+        known = _kept_resampled(key, h, x, up, down, axis, mode)
+    if known is None:
+        return None
+    wide, w = x.dtype, h
+    if (h.dtype is not wide or wide.char not in FLOATING) and (mixed := filter_in_common(h, x)):
+        w, x, wide = mixed
+    if x.ndim == 3:  # (lines, n), or (n, lines)
+        n = x.shape[axis]
+        x = x.swapaxes(1, 2).reshape(-1, n) if axis == 1 else x.reshape((n, -1) if axis == 0 else (-1, n))
+    lines = x.T if axis == 0 and x.ndim == 2 else x
+    y: np.ndarray | None = known.call(known.address, lines, w, np.empty(known.shape, wide))
+    return y if y is None or axis != 1 or len(key[0]) < 3 else y.swapaxes(1, 2).copy()
 
 
 def _kept_resampled(
-    key: Any, h: np.ndarray, x: np.ndarray, up: int, down: int, mode: str
+    key: Any, h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str
 ) -> Small | None:  # fmt: skip
-    """`_kept` of `upfirdn`, whose two arrays are brought into one type."""
-    wide = x.dtype
-    if h.dtype is not wide:
-        mixed = in_common(h, x, h.dtype.char + wide.char)
-        if mixed is None:
-            return None
-        wide = mixed[2]
-    return small_call(key, wide, _resampled, x.shape, h.size, up, down, mode)
+    """What is kept for a call of `upfirdn`, of NumPy's own types; None where nothing is."""
+    mixed = filter_in_common(h[:0], x[:0])
+    if mixed is None or any(np.dtype(a.dtype.char) is not a.dtype for a in (h, x)):
+        return None
+    return small_call(key, mixed[2], _rates, x.shape, h.size, up, down, axis, mode, mixed[0].dtype)
 
 
 def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, of_rows: bool) -> Small | None:
@@ -148,18 +184,36 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, of_rows: boo
     return small(dtype, (1, taps) if of_rows else (taps, 1), places, True)
 
 
-def _resampled(
-    dtype: np.dtype, x_shape: tuple[int, ...], taps: int, up: int, down: int, mode: str
+def _rates(
+    dtype: np.dtype, x_shape: tuple[int, ...], taps: int, up: int, down: int, axis: int, mode: str,
+    of_filter: np.dtype,
 ) -> Small | None:  # fmt: skip
-    most = STUFFED_COMPLEX if dtype.kind == "c" else STUFFED
-    rows, n = x_shape if len(x_shape) == 2 else (1, *x_shape)
-    if not rows * n or not taps or up < 1 or down < 1 or dtype.char not in FLOATING:
+    n = x_shape[axis]
+    lines = math.prod(x_shape) // n if n else 0
+    if (
+        not lines
+        or not taps
+        or up < 1
+        or down < 1
+        or dtype.char not in FLOATING
+        or (call := filter_rates()) is None
+    ):
         return None
-    if up * down > most and rows * (n * up + taps) * taps > FEW_STUFFED:
+    outputs = ((n - 1) * up + taps - 1) // down + 1
+    common = math.gcd(up, down)
+    products = lines * outputs * -(-taps * common // up)
+    if products * dtype.itemsize > BYTES_OF_RATES // plan_threads() or n * dtype.itemsize > BYTES_OF_LINE:
         return None
-    if mode != "constant" and n < 2:
-        return None  # which some modes cannot continue
-    at = np.arange(1 - taps, (n - 1) * up + taps)
-    beyond = (taps - 1) // up
-    samples = sources(mode, n, -beyond, n + beyond)[np.clip(at // up, -beyond, n - 1 + beyond) + beyond]
-    return small(dtype, (1, taps), [np.arange(rows), np.where(at % up == 0, samples, -1)], True)
+    shape = [outputs if i == axis else size for i, size in enumerate(x_shape)]
+    if axis == 1 and len(x_shape) == 3:
+        shape = [shape[0], shape[2], outputs]
+    steps = dtype.itemsize * outputs, dtype.itemsize
+    if axis == 0 and len(x_shape) > 1:
+        steps = dtype.itemsize, dtype.itemsize * lines
+    taps, up, down = -(-taps // common), up // common, down // common
+    low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
+    places = sources(mode, n, -low, n + high)
+    ends = places[:low], places[low + n :]
+    parts = 1 if of_filter is dtype else 2  # of samples that meet a real filter
+    made = SmallRates(of_filter, parts, lines, n, (taps, common), up, down, outputs, ends, steps)
+    return Small(call, made.address, tuple(shape), made)

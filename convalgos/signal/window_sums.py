@@ -1,8 +1,8 @@
 """Sums of products of arrays of up to three axes, in their own type: few taps are fast, and integers exact.
 
 Long signals, large images and volumes go through the compiled call for small ones, piece after piece.
-Integers wrap around. A volume is convolved as one tall image for each plane of the filter; what windows sum
-that reach from a plane into the next is left out.
+Integers wrap around. A volume is convolved as one tall image for each plane of the filter, or each row where
+these are fewer; what windows sum that reach from a plane into the next is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def window_seconds(wanted: Wanted, w_shape: tuple[int, ...], dtype: np.dtype) ->
     counts = [count for _, count in wanted]
     planes = 1
     if len(counts) == 3:
-        planes, counts[1] = w_shape[0], counts[1] + w_shape[1] - 1
+        turned = _has_fewer_rows(w_shape)
+        planes, rows = w_shape[turned], w_shape[not turned]
+        counts[not turned] += rows - 1
     outputs = math.prod(counts)
     return planes * CALL + outputs * (math.prod(w_shape) * PRODUCT[dtype.itemsize] + planes * ELEMENT)
 
@@ -54,6 +56,9 @@ def window_sums(x: np.ndarray, w: np.ndarray, wanted: Wanted, dtype: np.dtype) -
     if dtype.kind == "u":  # the same bits, and no copies of integers that are seen with signs
         y = window_sums(x, w, wanted, np.dtype(f"i{dtype.itemsize}"))
         return None if y is None else y.view(dtype)
+    if _has_fewer_rows(w.shape):
+        y = window_sums(x.swapaxes(0, 1), w.swapaxes(0, 1), [wanted[1], wanted[0], wanted[2]], dtype)
+        return None if y is None else np.ascontiguousarray(y.swapaxes(0, 1))
     padded, w = _padded(x, w.shape, wanted, dtype), w.astype(dtype, copy=False)
     if len(wanted) == 1 and wanted[0][1] <= FEW and dtype.kind == "i":
         turned = w[::-1]
@@ -113,6 +118,11 @@ def _fit(wanted: Wanted, w_shape: tuple[int, ...]) -> bool:
     if len(wanted) == 1:
         return outputs <= FEW or w_shape[0] <= LONGEST_ROW
     return outputs + w_shape[-1] <= LONGEST_ROW
+
+
+def _has_fewer_rows(w_shape: tuple[int, ...]) -> bool:
+    """Whether a volume has fewer rows than planes."""
+    return len(w_shape) == 3 and w_shape[1] < w_shape[0]
 
 
 def _padded(x: np.ndarray, w_shape: tuple[int, ...], wanted: Wanted, dtype: np.dtype) -> np.ndarray:

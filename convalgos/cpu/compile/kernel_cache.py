@@ -79,6 +79,7 @@ TOOLKIT = (
     "cpu/tiled/split_rows.py",
     "cpu/filtering/line_elements.py",
     "cpu/filtering/line_sums.py",
+    "cpu/filtering/small_elements.py",
     "cpu/layout/strided_rows.py",
     "cpu/layout/strides.py",
     "cpu/layout/streaming.py",

@@ -15,39 +15,33 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.filtering.small_elements import (
+    ALIGNED,
+    DTYPE,
+    FLAGS,
+    HEAD,
+    NDIM,
+    STRIDES,
+    TYPE,
+    copy_element,
+    count_reference,
+    integer_of,
+    step_of_columns,
+    taps_are_finite,
+    word_of,
+)
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import Integers
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, external, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer
 
-HEAD = object.__basicsize__  # bytes of an object before the fields of an array
-TYPE, NDIM, STRIDES, DTYPE, FLAGS = HEAD - 8, HEAD + 8, HEAD + 24, HEAD + 40, HEAD + 48  # see `array_calls`
-ALIGNED = 0x100  # a flag
 REALS, INTEGERS, COMPLEX = range(3)
 AT_ONCE = 4  # vectors that are summed at a time
 WINDOW_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources column_sources "
     "padded_rows low inside high x_rows next array dtype part"
 )
-
-_integer = external("PyNumber_AsSsize_t", 2)
-_count = external("Py_IncRef", 1, returns=False)
-
-
-@jit.helper
-def word_of(address: int) -> int:
-    return int(carray(pointer(address), 1, np.int64)[0])
-
-
-@jit.helper
-def copy_element(target: int, source: int, size: int) -> None:
-    if size == 4:
-        carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
-    elif size == 8:
-        carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
-    else:
-        copy_bytes(target, source, size)
 
 
 @jit.helper
@@ -60,21 +54,6 @@ def turn_filter(a: Any, w: int, w_row: int, w_column: int) -> None:
             if a.turned:
                 at = taps - 1 - at
             copy_element(a.taps + at * a.size, w + i * w_row + j * w_column, a.size)
-
-
-@jit.helper
-def taps_are_finite(a: Any) -> bool:
-    """What is not would spread from the zeros beyond the ends, of which SciPy computes no products."""
-    bad = 0
-    if a.part == 4:
-        narrow = carray(pointer(a.taps), a.tap_rows * a.tap_columns * (a.size // 4), np.int32)
-        for i in range(a.tap_rows * a.tap_columns * (a.size // 4)):
-            bad += narrow[i] & 0x7F800000 == 0x7F800000
-    elif a.part == 8:
-        wide = carray(pointer(a.taps), a.tap_rows * a.tap_columns * (a.size // 8), np.int64)
-        for i in range(a.tap_rows * a.tap_columns * (a.size // 8)):
-            bad += wide[i] & 0x7FF0000000000000 == 0x7FF0000000000000
-    return bad == 0
 
 
 @jit.helper
@@ -114,13 +93,6 @@ def run_windows(
     return True
 
 
-@jit.helper
-def step_of_columns(array: int) -> int:
-    """Bytes between neighbours along the last axis."""
-    last = carray(pointer(array + NDIM), 1, np.int32)[0] - 1
-    return word_of(word_of(array + STRIDES) + last * 8)
-
-
 def _filter_small(this: int, given: int, count: int) -> int:
     """What Python calls as f(record, x, w, y) of arrays of one or two axes, of which a signal is one row.
 
@@ -132,11 +104,11 @@ def _filter_small(this: int, given: int, count: int) -> int:
     if both & ALIGNED:
         of_x, of_w = word_of(x + STRIDES), word_of(w + STRIDES)  # of one axis: the only row begins at 0
         if run_windows(
-            _integer(word_of(given), 0), word_of(x + HEAD), word_of(of_x), step_of_columns(x),
+            integer_of(word_of(given), 0), word_of(x + HEAD), word_of(of_x), step_of_columns(x),
             word_of(w + HEAD), word_of(of_w), step_of_columns(w), word_of(y + HEAD),
         ):  # fmt: skip
             result = y
-    _count(result)
+    count_reference(result)
     return result
 
 
@@ -156,7 +128,7 @@ def _filter_lines_small(this: int, given: int, count: int) -> int:
     The result is y, or None where they are no aligned arrays of the type, of two axes and of one, or where
     a filter is not finite.
     """
-    record, x, y = _integer(word_of(given), 0), word_of(given + 8), word_of(given + 32)
+    record, x, y = integer_of(word_of(given), 0), word_of(given + 8), word_of(given + 32)
     one, two = word_of(given + 16), word_of(given + 24)
     a = carray(pointer(record), 1, WINDOW_FIELDS)[0]
     result = this
@@ -171,7 +143,7 @@ def _filter_lines_small(this: int, given: int, count: int) -> int:
             word_of(word_of(two + STRIDES)), 0, word_of(y + HEAD),
         ):  # fmt: skip
             result = y
-    _count(result)
+    count_reference(result)
     return result
 
 

@@ -15,6 +15,7 @@ from convalgos.cpu.filtering import (
     row_sums,
     short_passes,
     short_sums,
+    small_rates,
     small_windows,
     whole_sums,
     window_kernels,
@@ -30,6 +31,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
     yield record_launch.launch_record, ()
     yield recent_calls.find_call, ()
     yield small_windows.filter_lines_small, ()
+    yield small_rates.filter_rates, ()
     if "int8" in dtypes:
         for along, size in product((0, 1), (1, 2, 4, 8)):
             yield small_windows.small_windows, (small_windows.INTEGERS, along, size, simd.lanes(size))
@@ -40,6 +42,8 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         kinds = size, simd.lanes(size)
         for kind, along in product((small_windows.REALS, small_windows.COMPLEX), (0, 1)):
             yield small_windows.small_windows, (kind, along, *kinds)
+        for numbers in (1, 2):  # of an element: real and complex ones
+            yield small_rates.small_rates, (numbers, *kinds)
         for pairs in recursive_gaussians.POLES:
             yield recursive_kernels.filter_recursively, (*kinds, pairs)
             yield recursive_kernels.filter_windows, (*kinds, pairs)

@@ -1,0 +1,230 @@
+"""Small signals up- and downsampled by a filter, in one call of compiled code (see `small_windows`).
+
+Of `up` phases of the result, each is the sum of samples times every up-th coefficient: none is multiplied by
+the zeros that upsampling puts in. A line of samples is laid in scratch as `down` lines, each of every
+down-th sample, so that vectors of one phase lie next to each other; its sums are stored `up` apart.
+
+Source: Vaidyanathan 1990, "Multirate digital filters, filter banks, polyphase networks, and applications".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.filtering.small_elements import (
+    ALIGNED,
+    FLAGS,
+    HEAD,
+    STRIDES,
+    copy_element,
+    count_reference,
+    integer_of,
+    step_of_columns,
+    taps_are_finite,
+    word_of,
+)
+from convalgos.cpu.runtime import array_calls, jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer, zero_bytes
+
+AT_ONCE = 4  # vectors of a phase that are summed at a time
+RATE_FIELDS = fields(
+    "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums lines "
+    "parts n low high down used begins sources y_line y_step part"
+)
+
+
+@jit.helper
+def lay_line(a: Any, x: int, x_step: int) -> None:
+    """The samples that phases read, as lines of every down-th, with what lies beyond the ends."""
+    for line in range(a.used):
+        begin = word_of(a.begins + line * 8)
+        place = begin + a.low
+        target = a.padded + (place % a.down * a.pitch + place // a.down) * a.size
+        count, step = (a.n - begin + a.down - 1) // a.down, a.down * x_step
+        source = x + begin * x_step
+        if step == a.size:
+            copy_bytes(target, source, count * a.size)
+        elif a.size == 4:
+            for i in range(count):
+                copy_element(target + i * 4, source + i * step, 4)
+        else:
+            for i in range(count):
+                copy_element(target + i * a.size, source + i * step, a.size)
+    for i in range(a.low + a.high):
+        sample = word_of(a.sources + i * 8)
+        place = i if i < a.low else i + a.n
+        target = a.padded + (place % a.down * a.pitch + place // a.down) * a.size
+        if sample >= 0:
+            copy_element(target, x + sample * x_step, a.size)
+        else:
+            zero_bytes(target, a.size)
+
+
+@jit.helper
+def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int, y: int) -> bool:
+    """Whether it did; not with taps that are infinite or no numbers."""
+    a = carray(pointer(record), 1, RATE_FIELDS)[0]
+    for i in range(a.tap_columns):
+        place = word_of(a.places + i * 8)
+        if place >= 0:
+            copy_element(a.taps + i * a.size, w + place * w_step, a.size)
+    if not taps_are_finite(a):
+        return False
+    y_step = a.phases * a.y_step
+    for i in range(a.lines * a.parts):
+        line, part = i // a.parts, i % a.parts
+        lay_line(a, x + line * x_line + part * a.size, x_step)
+        for phase in range(a.phases):
+            first, turns = phase * a.of_phase, word_of(a.turns + phase * 8)
+            offsets, taps = a.offsets + first * 8, a.taps + first * a.size
+            call(a.kernel, (a.padded, offsets, taps, a.of_phase, turns, a.sums))
+            target = y + line * a.y_line + part * a.size + phase * a.y_step
+            if y_step == a.size:
+                copy_bytes(target, a.sums, turns * a.size)
+            elif a.size == 4:
+                for j in range(turns):
+                    copy_element(target + j * y_step, a.sums + j * 4, 4)
+            else:
+                for j in range(turns):
+                    copy_element(target + j * y_step, a.sums + j * a.size, a.size)
+    return True
+
+
+def _filter_rates(this: int, given: int, count: int) -> int:
+    """What Python calls as f(record, x, w, y) of arrays of one or two axes, of which a signal is one line.
+
+    The result is y, or None where x or w is not aligned, or w not finite.
+    """
+    x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
+    both = carray(pointer(x + FLAGS), 1, np.int32)[0] & carray(pointer(w + FLAGS), 1, np.int32)[0]
+    result = this  # it is None
+    if both & ALIGNED and run_rates(
+        integer_of(word_of(given), 0), word_of(x + HEAD), word_of(word_of(x + STRIDES)), step_of_columns(x),
+        word_of(w + HEAD), step_of_columns(w), word_of(y + HEAD),
+    ):  # fmt: skip
+        result = y
+    count_reference(result)
+    return result
+
+
+@simd.emitter
+def sum_samples(
+    v: Vec, PAIR: int, padded: Value, offsets: Value, weights: Value, taps: Value, turns: Value, y: Value
+) -> None:
+    """y (turns,) and the rest of a vector: each tap times what lies from its offset on; complex are pairs."""
+    source, weight_at, to = (v.pointer(address) for address in (padded, weights, y))
+    width = v.imul(turns, PAIR)
+
+    def block(begin: Value, vectors: int) -> None:
+        sums = [v.register(v.zero()) for _ in range(vectors)]
+        with v.loop(taps) as t:
+            start = v.iadd(begin, v.imul(v.table64(offsets, t), PAIR))
+            tap = v.imul(t, PAIR)
+            weight = v.broadcast(weight_at, tap)
+            if PAIR == 2:
+                signs = simd.ir.Constant(v.type, [-1.0, 1.0] * (v.lanes // 2))
+                crossed = v.fmul(v.broadcast(weight_at, v.iadd(tap, 1)), signs)
+            for k, total in enumerate(sums):
+                value = v.load(source, v.iadd(start, k * v.lanes))
+                total.set(v.fma(value, weight, total.value))
+                if PAIR == 2:
+                    swapped = v.shuffle(value, value, [lane ^ 1 for lane in range(v.lanes)])
+                    total.set(v.fma(swapped, crossed, total.value))
+        for k, total in enumerate(sums):
+            v.store(total.value, to, v.iadd(begin, k * v.lanes))
+
+    step = AT_ONCE * v.lanes
+    whole = v.idiv(width, step)
+    with v.loop(whole) as i:
+        block(v.imul(i, step), AT_ONCE)
+    done = v.imul(whole, step)
+    with v.loop(v.idiv(v.iadd(v.isub(width, done), v.lanes - 1), v.lanes)) as i:
+        block(v.iadd(done, v.imul(i, v.lanes)), 1)
+
+
+@jit.specialise
+def small_rates(PAIR: int, SIZE: int, LANES: int) -> jit.Kernel:
+    def small_rates(padded: int, offsets: int, weights: int, taps: int, turns: int, y: int) -> None:
+        sum_samples(SIZE, LANES, PAIR, padded, offsets, weights, taps, turns, y)
+
+    return small_rates
+
+
+# --- for Python ------------------------------------------------------------------------------
+
+
+@cache
+def filter_rates() -> Callable[..., Any] | None:
+    """f(address of a `SmallRates`, x, w, y) of arrays of one or two axes; None where it cannot be had."""
+    return jit.from_python(b"filter_rates", _filter_rates, jit.FASTCALL) if array_calls.array_call() else None
+
+
+def _scratch(nbytes: int) -> np.ndarray:
+    """So many bytes at least, which all calls share, as none runs beside another."""
+    return _power(max(12, (nbytes - 1).bit_length()))
+
+
+@cache
+def _power(bits: int) -> np.ndarray:
+    return aligned_zeros(1 << bits, np.dtype(np.uint8))
+
+
+class SmallRates:
+    """What all calls of some shapes and a type share.
+
+    Args:
+        dtype: of the filter and of sums; samples may be complex beside a real one.
+        lines, n: of the signals.
+        taps: how many, and how far apart in the filter.
+        ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
+        down: with `up`, without a common factor.
+        outputs: of each line.
+        steps: bytes between lines of the result, and between its outputs.
+    """
+
+    def __init__(
+        self, dtype: np.dtype, parts: int, lines: int, n: int, taps: tuple[int, int], up: int, down: int,
+        outputs: int, ends: tuple[np.ndarray, np.ndarray], steps: tuple[int, int],
+    ):  # fmt: skip
+        size, pair = dtype.itemsize, 2 if dtype.kind == "c" else 1
+        lanes = simd.vector_bytes() // (size // pair)
+        phases, low = min(up, outputs), len(ends[0])
+        pitch = -(-(low + n + len(ends[1])) // down) + AT_ONCE * lanes
+        places: list[int] = []
+        offsets: list[int] = []
+        used: set[int] = set()  # first samples of the lines that are read
+        of_phase = low + 1  # taps: where one lacks the last, that is 0, as in SciPy, where it spreads NaN
+        for phase in range(phases):
+            sample, first = divmod(phase * down, up)
+            at = range(first, first + of_phase * up, up)
+            places.extend([tap * taps[1] if tap < taps[0] else -1 for tap in at])
+            read = [low + sample - t for t in range(of_phase)]  # at the first turn
+            offsets.extend([place % down * pitch + place // down for place in read])
+            used.update([(place - low) % down for place in read])
+        turns = [-(-(outputs - phase) // up) for phase in range(phases)]
+        begins = sorted(begin for begin in used if begin < n)
+        tables = {
+            "places": places, "offsets": offsets, "turns": turns, "begins": begins,
+            "sources": np.concatenate(ends),
+        }  # fmt: skip
+        self._kept = {name: np.array(table, np.int64) for name, table in tables.items()}
+        self._kept["taps"] = np.zeros(len(places) + 1, dtype)
+        self._kept["padded"] = _scratch((down * pitch + turns[0] + AT_ONCE * lanes) * size)
+        self.record = np.zeros(1, RATE_FIELDS)
+        values = {
+            "kernel": small_rates(pair, size // pair, lanes), "pitch": pitch, "size": size, "tap_rows": 1,
+            "sums": self._kept["padded"].ctypes.data + down * pitch * size, "tap_columns": len(places),
+            "phases": phases, "of_phase": of_phase, "lines": lines, "parts": parts, "n": n, "low": low,
+            "high": len(ends[1]), "down": down, "used": len(begins), "y_line": steps[0], "y_step": steps[1],
+            "part": size // pair,
+        }  # fmt: skip
+        for name, value in (values | {name: a.ctypes.data for name, a in self._kept.items()}).items():
+            self.record[name] = value
+        self.address = self.record.ctypes.data
