@@ -16,6 +16,7 @@ from convalgos.core.setting import Setting, setting
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
+from convalgos.cpu.pooling.places_plan import PlacesPlan, has_places_plan
 from convalgos.cpu.pooling.plan import PoolPlan
 
 
@@ -63,6 +64,11 @@ class PlannedPool:
     def gradient(self) -> GradientPlan | None:
         """None where that has no kernels for the windows."""
         return GradientPlan(self.problem) if has_gradient_plan(self.problem) else None
+
+    @cached_attribute
+    def of_places(self) -> PlacesPlan | None:
+        """Of a maximum whose places are known; None where they are found again."""
+        return PlacesPlan(self.problem) if has_places_plan(self.problem) else None
 
 
 def _tuples(value: Any) -> Any:

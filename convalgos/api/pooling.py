@@ -130,8 +130,8 @@ def max_pool_backward(
     Args:
         dy: of the shape of y.
         x, kernel, stride, padding, dilation, ceil_mode, layout: those of the forward pass.
-        indices: of `max_pool(..., return_indices=True)`, int64. They are not needed: maxima are found again
-            where that is faster than to read where they lie, and on a GPU in any case.
+        indices: of `max_pool(..., return_indices=True)`, int64. They are not needed: without them, and on a
+            GPU in any case, maxima are found again, which takes longer than to read where they lie.
         out: array for dx.
 
     Returns:
@@ -159,11 +159,13 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    dx = _result_array(view, view.array.shape, out, given, view.array)
+    dx = _result_array(view, view.array.shape, out, given, view.array, *(() if places is None else (places,)))
     if not (dx.size and given.size):
         dx.fill(0)
+    elif places is not None and planned.of_places is not None:
+        planned.of_places.run(given, dx, places)
     elif planned.gradient is not None:
-        planned.gradient.run(given, dx, view.array, places)
+        planned.gradient.run(given, dx, view.array)
     else:
         planned.maxima.gradient(view.array, given, dx)
     return _delivered(view.as_given(dx), dy, out)
