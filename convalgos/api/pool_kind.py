@@ -9,8 +9,11 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convalgos.core.arguments import is_sequence, shown
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.element_types import dtype_name
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
@@ -33,10 +36,13 @@ class PoolKind(NamedTuple):
 
     def problem(self, shape: tuple[int, ...], layout: str, dtype: str) -> PoolProblem:
         """The problem of an x of a logical shape (N, C, *spatial); kept for the next call."""
-        return self.planned(shape, layout, dtype).problem
+        of_memory = (
+            (shape[0], *shape[2:], shape[1]) if layout == "channels_last" and len(shape) > 1 else shape
+        )
+        return self.planned(of_memory, layout, dtype).problem
 
-    def planned(self, shape: tuple[int, ...], layout: str, dtype: str) -> PlannedPool:
-        """The same problem with its plans, for as many threads as there are now."""
+    def planned(self, shape: tuple[int, ...], layout: str, dtype: np.dtype | str) -> PlannedPool:
+        """The problem of an x of a shape in memory with its plans, for as many threads as there are now."""
         try:
             return _planned(self, shape, layout, dtype, setting())
         except TypeError:
@@ -80,11 +86,12 @@ def _tuples(value: Any) -> Any:
 
 @lru_cache(512)
 def _planned(
-    kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: str, made_for: Setting
+    kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: np.dtype | str, made_for: Setting
 ) -> PlannedPool:
+    logical = (shape[0], shape[-1], *shape[1:-1]) if layout == "channels_last" and len(shape) > 1 else shape
     problem = PoolProblem.of(
-        shape, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
+        logical, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
         ceil_mode=kind.ceil_mode, reduction=kind.reduction, count_padding=kind.count_padding, layout=layout,
-        dtype=dtype,
+        dtype=dtype_name(dtype),
     )  # fmt: skip
     return PlannedPool(problem)

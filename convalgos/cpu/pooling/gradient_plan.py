@@ -16,7 +16,7 @@ from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
 from convalgos.cpu.pooling.phase_plan import PhasePlan, gathers_phases
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
-from convalgos.cpu.pooling.scattered_gradients import SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
+from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
 from convalgos.cpu.pooling.tables import FEWEST, gradient_bands, in_three, window_counts
 from convalgos.cpu.runtime import half, jit
 
@@ -59,9 +59,9 @@ class GradientPlan:
         if self._of_phases is not None and x is not None:
             self._of_phases.gradient(x, given, wide)
         elif x is None:
-            self._runs.launch(y=given, dx=wide)
+            self._runs.launch(given, wide)
         else:
-            self._runs.launch(x=widened(x) if self._widens else x, y=given, dx=wide)
+            self._runs.launch(given, wide, widened(x) if self._widens else x)
         if wide is not dx:
             half.convert(wide, dx)
 
@@ -70,7 +70,8 @@ def scatter_runs(problem: PoolProblem, of: Computed, reduction: int) -> KernelRu
     """Runs of the kernel for a reduction of `has_gradient_plan`'s windows: MAX, MEAN, or PLACED."""
     values, kernel = _values(problem, of.kinds, reduction)
     tasks = of.tasks(values["planes"] * values["blocks"] * values["bands"])
-    return KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks)
+    third = {MAX: ("x",), PLACED: ("given",)}.get(reduction, ())
+    return KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks, ("y", "dx", *third))
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -> tuple[dict[str, Any], int]:

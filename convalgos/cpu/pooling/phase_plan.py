@@ -50,11 +50,11 @@ class PhasePlan(MaximaRuns):
 
     def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
         """Write y, and int64 places of its elements in their planes of x."""
-        self._finding.launch(x=x, y=y, places=places, dx=0)
+        self._finding.launch(x, y, places)
 
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         """Write dx."""
-        self._gradient.launch(x=x, y=dy, dx=dx)
+        self._gradient.launch(x, dy, dx)
 
     def _runs(self, gradient: bool) -> KernelRuns:
         of = Computed(self._problem, gradient)
@@ -65,7 +65,7 @@ class PhasePlan(MaximaRuns):
         self._kept.append(kept)
         tasks = of.tasks(planes * values["bands"])
         kernel = phase_maxima(size, lanes, width.stride)
-        return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks)
+        return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks, self.given(gradient))
 
 
 def _values(

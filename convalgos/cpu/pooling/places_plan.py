@@ -46,15 +46,15 @@ class PlacesPlan:
             return
         values, kernel = _values(problem, size, lanes)
         tasks = of.tasks(values["planes"] * values["bands"])
-        self._runs = KernelRuns(PLACED_FIELDS, values | of.sizes, kernel, tasks)
+        self._runs = KernelRuns(PLACED_FIELDS, values | of.sizes, kernel, tasks, ("y", "dx", "given"))
 
     def run(self, dy: np.ndarray, dx: np.ndarray, places: np.ndarray) -> None:
         """Write dx; places: int64. All `as_laid`."""
         if dx.dtype == self._compute:
-            self._runs.launch(y=dy, dx=dx, given=places)
+            self._runs.launch(dy, dx, places)
             return
         wide = np.empty(dx.shape, np.float32)
-        self._runs.launch(y=widened(dy), dx=wide, given=places)
+        self._runs.launch(widened(dy), wide, places)
         half.convert(wide, dx)
 
 

@@ -73,10 +73,10 @@ class PoolPlan:
         if not y.size:
             return
         if not self._elements.widens:
-            self._runs.launch(x=x, y=y)
+            self._runs.launch(x, y)
             return
         wide = np.empty(y.shape, np.float32)
-        self._runs.launch(x=widened(x), y=wide)
+        self._runs.launch(widened(x), wide)
         half.convert(wide, y)
 
     def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
