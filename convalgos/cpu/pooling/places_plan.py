@@ -10,6 +10,7 @@ import numpy as np
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.gradient_plan import has_gradient_plan, scatter_runs
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
+from convalgos.cpu.pooling.phase_plan import gathers_phases
 from convalgos.cpu.pooling.placed_gradients import (
     PLACED_BAND,
     PLACED_FIELDS,
@@ -20,15 +21,25 @@ from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import PLACED
 from convalgos.cpu.pooling.tables import POINT, in_three
 from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.vectors import simd
 
 GROUP_ELEMENTS = 256  # of outputs, between which dx is filled with zeros further on
+FEW_TAPS = 5  # for 16 lanes: of windows in vectors of planes
 MOST_TAPS = 10  # for 16 lanes: of windows whose dx is written tap by tap, by whole vectors of channels
 
 
 def has_places_plan(problem: PoolProblem) -> bool:
-    """Whether these kernels take a problem: offsets in a map are integers of 32 bits."""
-    each = problem.x_shape[1] if problem.layout == "channels_last" else 1
-    return math.prod(problem.x_shape[2:]) * each <= MOST_ELEMENTS
+    """Whether these kernels take a problem, and not more slowly than maxima are found again.
+
+    Offsets in a map are integers of 32 bits. Small windows of vectors of planes take fewer instructions than
+    one output after the other.
+    """
+    last = problem.layout == "channels_last"
+    if math.prod(problem.x_shape[2:]) * (problem.x_shape[1] if last else 1) > MOST_ELEMENTS:
+        return False
+    fewer = math.prod(problem.kernel) <= FEW_TAPS * simd.lanes(problem.itemsize) / 16
+    small = fewer and math.prod(problem.stride) <= 2
+    return last or not (small and has_gradient_plan(problem)) or gathers_phases(problem)
 
 
 class PlacesPlan:

@@ -18,6 +18,29 @@ SPLIT_STRIDE = 2  # of windows in a row up to which elements are taken apart by 
 COLUMN = fields("first taps")  # of the windows of a column: of x, from the block's first, and how many
 
 
+class Divisor:
+    """What means of several vectors are divided by: products with its reciprocal, rounded as quotients are.
+
+    A division of a wide vector takes as long as all else that is done for it. What a product leaves is known
+    exactly by a fused multiplication, and corrects it.
+
+    Source: Markstein 1990, IBM Journal of Research and Development 34 (1).
+    """
+
+    def __init__(self, v: Vec, by: Value):
+        self._v, self._by = v, by
+        self._reciprocal = v.b.fdiv(v.const(1.0), by)
+
+    def quotient(self, value: Value) -> Value:
+        """value / by."""
+        v = self._v
+        near = v.fmul(value, self._reciprocal)
+        left = v.fma(v.fsub(v.zero(), near), self._by, value)
+        exact = v.fma(left, self._reciprocal, near)
+        # of infinity nothing is left that is a number
+        return v.b.select(v.b.fcmp_unordered("uno", exact, exact), near, exact)
+
+
 @simd.emitter
 def fill_identity(v: Vec, FORM: int, REDUCTION: int, target: Value, count: Value) -> None:
     """target[:count], rounded up to whole vectors, is what changes no reduction."""
@@ -67,11 +90,11 @@ def reduce_columns(
         pixel = of.maps.at(to, v.imul(q, y_pixel))
         divisor = None
         if REDUCTION == MEAN:
-            divisor = v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(rows)))
+            divisor = Divisor(v, v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(rows))))
 
         def chunk(
             first: Value, vectors: int, mask: Value = None, *, begin: Value = begin, pixel: Value = pixel,
-            taps: Value = window.taps, divisor: Value = divisor,
+            taps: Value = window.taps, divisor: Divisor | None = divisor,
         ) -> None:  # fmt: skip
             totals = [_register(of) for _ in range(vectors)]
             with v.loop(taps) as s:
@@ -79,7 +102,7 @@ def reduce_columns(
                 for j, total in enumerate(totals):
                     total.set(of.reduced(total.value, of.v.load(from_, j * v.lanes)))
             for j, total in enumerate(totals):
-                value = total.value if divisor is None else v.b.fdiv(total.value, divisor)
+                value = total.value if divisor is None else divisor.quotient(total.value)
                 of.store(value, of.maps.at(pixel, first), j * v.lanes, mask)
 
         loop_chunks(of.v, of.v, channels, UNROLLED, chunk)

@@ -67,9 +67,10 @@ class KernelRuns:
         known |= {name: address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
         self._record = record_of_words(record, [known[name] for name in names])
         self._kernel, self._tasks = kernel, tasks
+        first, second, *third = given
         self.launch = RecordLaunch(
-            kernel, self._record.view(WORD), names, self.scratch_bytes, tasks, self._tables, *given[2:],
-            two=given[:2],
+            kernel, self._record.view(WORD), names, self.scratch_bytes, tasks, self._tables,
+            third[0] if third else "", (first, second),
         )  # fmt: skip
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 
 from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
 from convalgos.cpu.pooling.maxima import PLACE
-from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED
+from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, Divisor
 from convalgos.cpu.pooling.tables import GRADIENT_BAND
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -100,7 +100,7 @@ def scatter_row(
     source, given, to = v.pointer(x), v.pointer(dy), v.pointer(dx)
     each_tap = partial(each_tap_of, v, ROWS, TAPS, columns)
 
-    def scatter(at_once: list[tuple[Value, Value]], window: Any, by: Value, mask: Value = None) -> None:
+    def scatter(at_once: list[tuple[Value, Value]], window: Any, by: Divisor, mask: Value = None) -> None:
         """Of vectors, each of (its first element of x, of dy); by: what a mean divides by."""
         sources = [of.maps.at(source, first) for first, _ in at_once]
         targets = [v.at(to, first) for first, _ in at_once]
@@ -111,7 +111,7 @@ def scatter_row(
                 of, sources, x_pixel, mask, partial(each_tap, v.integer(0), rows, window.taps)
             )
         elif REDUCTION == MEAN:
-            parts, numbers = [v.b.fdiv(part, by) for part in parts], parts
+            parts, numbers = [by.quotient(part) for part in parts], parts
         else:
             first = words.spread(v.iadd(index, window.first))
             numbers = [words.sub(given_places(v, places, output, mask), first) for _, output in at_once]
@@ -136,11 +136,11 @@ def scatter_row(
         q = v.iadd(begin, i)
         window = v.record(v.iadd(windows, v.imul(q, COLUMN.itemsize)), COLUMN)
         corner, passed = v.imul(window.first, x_pixel), v.imul(q, y_pixel)
-        by = v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(row_count)))
+        by = Divisor(v, v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(row_count))))
 
         def chunk(
             first: Value, vectors: int, mask: Value = None, *, corner: Value = corner, passed: Value = passed,
-            window: Any = window, by: Value = by,
+            window: Any = window, by: Divisor = by,
         ) -> None:  # fmt: skip
             offsets = [v.iadd(first, k * v.lanes) for k in range(vectors)]
             scatter([(v.iadd(corner, o), v.iadd(passed, o)) for o in offsets], window, by, mask)
