@@ -13,11 +13,11 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.elements import MAX, MEAN
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
-from convalgos.cpu.pooling.phase_plan import PhasePlan, gathers_phases
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
 from convalgos.cpu.pooling.tables import FEWEST, gradient_bands, in_three, window_counts
+from convalgos.cpu.pooling.tile_plan import TilePlan, has_tiles
 from convalgos.cpu.runtime import half, jit
 
 MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
@@ -44,8 +44,8 @@ class GradientPlan:
     def __init__(self, problem: PoolProblem):
         self._problem = problem
         self._compute = np.dtype(np.float64 if problem.dtype == "float64" else np.float32)
-        self._of_phases = PhasePlan(problem) if gathers_phases(problem) else None
-        if self._of_phases is not None:
+        self._of_tiles = TilePlan(problem) if has_tiles(problem) else None
+        if self._of_tiles is not None:
             return
         # what brings planes into vectors does not convert
         of = Computed(problem, gradient=True, converts=problem.layout == "channels_last")
@@ -56,8 +56,8 @@ class GradientPlan:
         """Write dx; all `as_laid`. x: of a maximum."""
         wide = dx if dx.dtype == self._compute else np.empty(dx.shape, np.float32)
         given = dy if dx.dtype == self._compute else widened(dy)
-        if self._of_phases is not None and x is not None:
-            self._of_phases.gradient(x, given, wide)
+        if self._of_tiles is not None and x is not None:
+            self._of_tiles.gradient(x, given, wide)
         elif x is None:
             self._runs.launch(given, wide)
         else:

@@ -19,7 +19,6 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
-WIDE = 8  # vectors of a row, from which on gradients of windows side by side are faster so than scattered
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -33,12 +32,6 @@ def has_phases(problem: PoolProblem) -> bool:
         and width.stride <= SPLIT_STRIDE
         and width.before < simd.lanes(8)
     )
-
-
-def gathers_phases(problem: PoolProblem) -> bool:
-    """Whether this is the faster gradient, of windows that have a `GradientPlan`."""
-    wide = problem.x_shape[-1] >= WIDE * simd.lanes(problem.itemsize)
-    return problem.reduction == "max" and problem.tiles and wide and has_phases(problem)
 
 
 class PhasePlan(MaximaRuns):

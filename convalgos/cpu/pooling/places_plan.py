@@ -10,7 +10,6 @@ import numpy as np
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.gradient_plan import has_gradient_plan, scatter_runs
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
-from convalgos.cpu.pooling.phase_plan import gathers_phases
 from convalgos.cpu.pooling.placed_gradients import (
     PLACED_BAND,
     PLACED_FIELDS,
@@ -20,6 +19,7 @@ from convalgos.cpu.pooling.placed_gradients import (
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import PLACED
 from convalgos.cpu.pooling.tables import POINT, in_three
+from convalgos.cpu.pooling.tile_plan import has_tiles
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.vectors import simd
 
@@ -39,7 +39,7 @@ def has_places_plan(problem: PoolProblem) -> bool:
         return False
     fewer = math.prod(problem.kernel) <= FEW_TAPS * simd.lanes(problem.itemsize) / 16
     small = fewer and math.prod(problem.stride) <= 2
-    return last or not (small and has_gradient_plan(problem)) or gathers_phases(problem)
+    return last or not (has_tiles(problem) or (small and has_gradient_plan(problem)))
 
 
 class PlacesPlan:

@@ -13,6 +13,7 @@ from convalgos.cpu.pooling import (
     phase_maxima,
     placed_gradients,
     scattered_gradients,
+    tile_gradients,
 )
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
@@ -53,5 +54,6 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         if FORMS[dtype] == FORMS["float32"]:
             for planes in (False, True):
                 yield placed_gradients.add_gradient_at_places, (*kinds[:2], planes)
+                yield tile_gradients.tile_gradient, (*kinds[:2], 1 + planes, 2)
             for tiles, window in product((False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, PLACED, False, tiles, *window)
