@@ -72,38 +72,52 @@ def reduce_rows(
 
 @simd.emitter
 def reduce_columns(
-    v: Vec, FORM: int, REDUCTION: int, row: Value, y: Value, channels: Value, windows: Value, outputs: Value,
-    tap_step: Value, y_pixel: Value, counts: Value, rows: Value,
+    v: Vec, FORM: int, REDUCTION: int, WHOLE: int, row: Value, y: Value, channels: Value, windows: Value,
+    outputs: Value, pixel: Value, tap_step: Value, y_pixel: Value, counts: Value, row_count: Value,
+    slices: Value, rows: Value, slice_step: Value, row_step: Value,
 ) -> None:  # fmt: skip
-    """Channels last: y[q][c] = the reduction of row[first[q] * channels + s * tap_step + c] over s < taps[q].
+    """Channels last: y[q][c] = the reduction of row[first[q] * pixel + s * tap_step + c] over s < taps[q].
 
     Args:
+        WHOLE: whether `row` is the first of x under these windows, and all their rows are reduced as well:
+            t * slice_step + r * row_step further on, t < slices, r < rows. Else it is a row of scratch.
         windows: address of `COLUMN` for each output.
-        counts, rows: of a mean, addresses of what each output's columns, and all of this row, count.
+        counts, row_count: of a mean, addresses of what each output's columns, and all of this row, count.
     """
     of = PoolElements(v, FORM, REDUCTION)
+    maps = of.maps if WHOLE else of.v
     source, to = v.pointer(row), v.pointer(y)
+
+    def reduce_taps(totals: list[Register], line: Value, taps: Value, mask: Value) -> None:
+        with v.loop(taps) as s:
+            from_ = maps.at(line, v.imul(s, tap_step))
+            for j, total in enumerate(totals):
+                at = j * v.lanes
+                further = of.load(from_, at, mask) if WHOLE else of.v.load(from_, at)
+                total.set(of.reduced(total.value, further))
 
     with v.loop(outputs) as q:
         window = v.record(v.iadd(windows, v.imul(q, COLUMN.itemsize)), COLUMN)
-        begin = of.v.at(source, v.imul(window.first, channels))
-        pixel = of.maps.at(to, v.imul(q, y_pixel))
+        begin = maps.at(source, v.imul(window.first, pixel))
+        target = of.maps.at(to, v.imul(q, y_pixel))
         divisor = None
         if REDUCTION == MEAN:
-            divisor = Divisor(v, v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(rows))))
+            divisor = Divisor(v, v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(row_count))))
 
         def chunk(
-            first: Value, vectors: int, mask: Value = None, *, begin: Value = begin, pixel: Value = pixel,
+            first: Value, vectors: int, mask: Value = None, *, begin: Value = begin, target: Value = target,
             taps: Value = window.taps, divisor: Divisor | None = divisor,
         ) -> None:  # fmt: skip
             totals = [_register(of) for _ in range(vectors)]
-            with v.loop(taps) as s:
-                from_ = of.v.at(begin, v.iadd(first, v.imul(s, tap_step)))
-                for j, total in enumerate(totals):
-                    total.set(of.reduced(total.value, of.v.load(from_, j * v.lanes)))
+            if WHOLE:
+                with v.loop(slices) as t, v.loop(rows) as r:
+                    further = v.iadd(v.imul(t, slice_step), v.imul(r, row_step))
+                    reduce_taps(totals, maps.at(begin, v.iadd(first, further)), taps, mask)
+            else:
+                reduce_taps(totals, maps.at(begin, first), taps, mask)
             for j, total in enumerate(totals):
                 value = total.value if divisor is None else divisor.quotient(total.value)
-                of.store(value, of.maps.at(pixel, first), j * v.lanes, mask)
+                of.store(value, of.maps.at(target, first), j * v.lanes, mask)
 
         loop_chunks(of.v, of.v, channels, UNROLLED, chunk)
 

@@ -20,7 +20,7 @@ NARROW = 1 / 2  # of a vector, that a row of windows fills at least; of shorter 
 
 
 def has_tiles(problem: PoolProblem) -> bool:
-    """Whether these kernels take a problem: whole windows of a map, none of which meet; not of 16-bit floats."""
+    """Whether these kernels take a problem: windows apart, each inside a map, of float32 or float64."""
     depth, height, width = in_three(problem)
     sides = all(
         w.kernel == w.stride and not w.before and len(w.first) * w.kernel <= w.size for w in (height, width)
