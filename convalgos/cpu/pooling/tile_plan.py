@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.runs import Computed, KernelRuns
 from convalgos.cpu.pooling.tables import in_three
@@ -16,7 +17,10 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 MOST_ROWS, MOST_TAPS = 3, 2  # of a window
-NARROW = 1 / 2  # of a vector, that a row of windows fills at least; of shorter ones, lanes are planes
+# Vectors that a row of windows fills at least, as the last is masked, by bytes of a vector; of shorter
+# rows, lanes are planes. Masks of vectors of 64 bytes cost nothing.
+NARROW = {64: 1 / 2}
+NARROW_ELSE = 3 / 2
 
 
 def has_tiles(problem: PoolProblem) -> bool:
@@ -35,7 +39,7 @@ def has_tiles(problem: PoolProblem) -> bool:
         and (width.dilation == 1 or width.kernel == 1)
         and height.kernel <= MOST_ROWS
         and width.kernel <= MOST_TAPS
-        and len(width.first) >= NARROW * simd.lanes(problem.itemsize)
+        and len(width.first) >= NARROW.get(vector_bytes(), NARROW_ELSE) * simd.lanes(problem.itemsize)
     )
 
 
