@@ -112,7 +112,20 @@ def test_wide_maps(kernel, stride):
     for layout, reduction in ((first, "max"), (last, "max"), (first, "mean")):
         of = {"stride": stride, "padding": 1, "reduction": reduction, "layout": layout}
         check(PoolProblem.of((1, 19, 40, 70), kernel, **of))
-    check(PoolProblem.of((1, 3, 40, 140), kernel, stride=kernel))  # side by side, in phases where even
+    check(PoolProblem.of((1, 3, 41, 141), kernel, stride=kernel))  # side by side
+
+
+@pytest.mark.parametrize("kernel", [2, 5])
+@pytest.mark.parametrize("layout", PLAIN)
+def test_places_outside_the_map_are_left_out(layout, kernel):
+    """Nothing is written where no element of dx lies."""
+    p = PoolProblem.of((3, 17, 9, 11), kernel, layout=layout)
+    dy, x = np.ones(p.laid(p.y_shape), np.float32), np.zeros(p.laid(p.x_shape), np.float32)
+    around = np.full(x.size + 4096, 77, np.float32)
+    out = around[2048:-2048].reshape(x.shape)
+    indices = RNG.choice(np.array([-1, 99, 500, 10**12]), dy.shape)
+    ca.max_pool_backward(dy, x, kernel, layout=layout, indices=indices, out=out)
+    assert (out == 0).all() and (around[:2048] == 77).all() and (around[-2048:] == 77).all()
 
 
 @pytest.mark.parametrize("reduction", ["max", "mean"])

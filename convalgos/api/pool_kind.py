@@ -9,13 +9,17 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from convalgos.core.arguments import is_sequence, shown
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.element_types import dtype_name
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
+from convalgos.cpu.pooling.places_plan import PlacesPlan, has_places_plan
 from convalgos.cpu.pooling.plan import PoolPlan
 
 
@@ -32,10 +36,13 @@ class PoolKind(NamedTuple):
 
     def problem(self, shape: tuple[int, ...], layout: str, dtype: str) -> PoolProblem:
         """The problem of an x of a logical shape (N, C, *spatial); kept for the next call."""
-        return self.planned(shape, layout, dtype).problem
+        of_memory = (
+            (shape[0], *shape[2:], shape[1]) if layout == "channels_last" and len(shape) > 1 else shape
+        )
+        return self.planned(of_memory, layout, dtype).problem
 
-    def planned(self, shape: tuple[int, ...], layout: str, dtype: str) -> PlannedPool:
-        """The same problem with its plans, for as many threads as there are now."""
+    def planned(self, shape: tuple[int, ...], layout: str, dtype: np.dtype | str) -> PlannedPool:
+        """The problem of an x of a shape in memory with its plans, for as many threads as there are now."""
         try:
             return _planned(self, shape, layout, dtype, setting())
         except TypeError:
@@ -64,6 +71,11 @@ class PlannedPool:
         """None where that has no kernels for the windows."""
         return GradientPlan(self.problem) if has_gradient_plan(self.problem) else None
 
+    @cached_attribute
+    def of_places(self) -> PlacesPlan | None:
+        """Of a maximum whose places are known; None where they are found again."""
+        return PlacesPlan(self.problem) if has_places_plan(self.problem) else None
+
 
 def _tuples(value: Any) -> Any:
     """What has a hash: lists as tuples, and of what has none, its text, which is refused then."""
@@ -74,11 +86,12 @@ def _tuples(value: Any) -> Any:
 
 @lru_cache(512)
 def _planned(
-    kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: str, made_for: Setting
+    kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: np.dtype | str, made_for: Setting
 ) -> PlannedPool:
+    logical = (shape[0], shape[-1], *shape[1:-1]) if layout == "channels_last" and len(shape) > 1 else shape
     problem = PoolProblem.of(
-        shape, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
+        logical, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
         ceil_mode=kind.ceil_mode, reduction=kind.reduction, count_padding=kind.count_padding, layout=layout,
-        dtype=dtype,
+        dtype=dtype_name(dtype),
     )  # fmt: skip
     return PlannedPool(problem)

@@ -14,7 +14,6 @@ from convalgos.api.pool_kind import PlannedPool, PoolKind
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
-from convalgos.core.element_types import name_of_dtype
 from convalgos.core.errors import missing, read_only
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 
@@ -72,10 +71,11 @@ def max_pool(
     if device_of(x) != "cpu":
         return pooling_gpu.pool(x, kind, layout, out, return_indices)
     view = _view("x", x, layout)
+    planned = view.planned(kind)
     if not return_indices:
-        return _pooled(view, kind, x, out)
-    places = np.empty(view.planned(kind).y_laid, np.int64)
-    y = _pooled(view, kind, x, out, places)
+        return _pooled(view, planned, x, out)
+    places = np.empty(planned.y_laid, np.int64)
+    y = _pooled(view, planned, x, out, places)
     return y, like(view.as_given(places), x)
 
 
@@ -109,7 +109,8 @@ def avg_pool(
     kind = PoolKind(kernel, stride, padding, dilation, ceil_mode, "mean", count_padding)
     if device_of(x) != "cpu":
         return pooling_gpu.pool(x, kind, layout, out, False)
-    return _pooled(_view("x", x, layout), kind, x, out)
+    view = _view("x", x, layout)
+    return _pooled(view, view.planned(kind), x, out)
 
 
 def max_pool_backward(
@@ -130,8 +131,8 @@ def max_pool_backward(
     Args:
         dy: of the shape of y.
         x, kernel, stride, padding, dilation, ceil_mode, layout: those of the forward pass.
-        indices: of `max_pool(..., return_indices=True)`, int64. They are not needed: maxima are found again
-            where that is faster than to read where they lie, and on a GPU in any case.
+        indices: of `max_pool(..., return_indices=True)`, int64. They are not needed: without them, and on a
+            GPU in any case, maxima are found again, which takes longer than to read where they lie.
         out: array for dx.
 
     Returns:
@@ -159,11 +160,13 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    dx = _result_array(view, view.array.shape, out, given, view.array)
+    dx = _result_array(view, view.array.shape, out, given, view.array, *(() if places is None else (places,)))
     if not (dx.size and given.size):
         dx.fill(0)
+    elif places is not None and planned.of_places is not None:
+        planned.of_places.run(given, dx, places)
     elif planned.gradient is not None:
-        planned.gradient.run(given, dx, view.array, places)
+        planned.gradient.run(given, dx, view.array)
     else:
         planned.maxima.gradient(view.array, given, dx)
     return _delivered(view.as_given(dx), dy, out)
@@ -201,8 +204,7 @@ def avg_pool_backward(
     given = as_numpy("dy", dy)
     last = layout == "channels_last"
     shape = arguments.shape("x_shape", x_shape)
-    logical = (shape[0], shape[-1], *shape[1:-1]) if last and len(shape) > 1 else shape
-    planned = kind.planned(logical, layout, name_of_dtype(given.dtype))
+    planned = kind.planned(shape, layout, given.dtype)
     problem = planned.problem
     given = _checked("dy", dy, planned.y_laid, given.dtype)
     if given.size and math.prod(shape) and missing("llvmlite") is None and planned.gradient is not None:
@@ -270,9 +272,7 @@ class _View(NamedTuple):
 
     def planned(self, kind: PoolKind) -> PlannedPool:
         """Windows over it."""
-        shape = self.array.shape
-        logical = shape if self.memory == "channels_first" else (shape[0], shape[-1], *shape[1:-1])
-        return kind.planned(logical, self.memory, name_of_dtype(self.array.dtype))
+        return kind.planned(self.array.shape, self.memory, self.array.dtype)
 
 
 def _view(name: str, array: Any, layout: str) -> _View:
@@ -283,7 +283,8 @@ def _view(name: str, array: Any, layout: str) -> _View:
         raise ValueError(
             f"{name} has shape {given.shape}: it must have 3, 4 or 5 dimensions, (N, C, *spatial)"
         )
-    if not is_laid(given.flags):
+    flags = given.flags
+    if not (flags.c_contiguous and flags.aligned):
         other = "channels_last" if layout == "channels_first" else "channels_first"
         turned = np.moveaxis(given, 1, -1) if other == "channels_last" else np.moveaxis(given, -1, 1)
         if is_laid(turned.flags):
@@ -291,9 +292,8 @@ def _view(name: str, array: Any, layout: str) -> _View:
     return _View(as_laid(given), layout, layout)
 
 
-def _pooled(view: _View, kind: PoolKind, given: Any, out: Any, places: np.ndarray | None = None) -> Any:
+def _pooled(view: _View, planned: PlannedPool, given: Any, out: Any, places: np.ndarray | None = None) -> Any:
     """y, and where maxima lie into `places`."""
-    planned = view.planned(kind)
     y = _result_array(view, planned.y_laid, out, view.array)
     if places is None:
         planned.pool.run(view.array, y)

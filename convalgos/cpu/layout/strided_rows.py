@@ -81,6 +81,15 @@ def _phases(v: Vec, row: Sequence[Value], kept: int) -> list[Value]:
     return [strided_elements(v, row, j) for j in range(kept)]
 
 
+def elements_in_turns(v: Vec, phases: Sequence[Value]) -> list[Value]:
+    """`strided_elements` turned round: a row of the elements of one vector, or of two by turns."""
+    if len(phases) == 1:
+        return list(phases)
+    even, odd = phases
+    pairs = [lane // 2 + lane % 2 * v.lanes for lane in range(2 * v.lanes)]
+    return [v.shuffle(even, odd, order) for order in (pairs[: v.lanes], pairs[v.lanes :])]
+
+
 def strided_elements(v: Vec, row: Sequence[Value], phase: int) -> Value:
     """The elements of some neighbouring vectors that are `len(row)` apart, from element `phase` on."""
     value = row[0]

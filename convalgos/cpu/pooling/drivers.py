@@ -2,6 +2,7 @@
 
 Each row of outputs is done in two steps: the rows of x under it are reduced to one, in scratch that stays in
 L1, and that one is reduced along its columns. So a window of r x s elements takes r + s steps, not r * s.
+Where channels lie side by side and this takes no fewer steps, windows are reduced as a whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ POOL_FIELDS = fields(
     "x y scratch scratch_bytes stored size tasks planes blocks channels block_channels rows row_table "
     "pixels pixels_out row_elements columns_out column_blocks block_table windows slice_step row_step "
     "x_plane x_block x_pixel y_plane y_block y_row y_pixel taps stride dilation counts row_counts gather "
-    "place columns"
+    "place columns whole"
 )
 ROW = fields("x slices rows")  # the rows of x under a row of outputs
 COLUMN_BLOCK = fields("x columns before after q outputs")  # of x, with padding, and of its outputs
@@ -83,6 +84,15 @@ def pool_channels_last(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.
             row = rows[number]
             x = a.x + (plane * a.x_plane + row.x + block.x * a.x_pixel + first) * a.stored
             y = a.y + (plane * a.y_plane + number * a.y_row + block.q * a.y_pixel + first) * a.stored
+            counts, row_count = a.counts + block.q * SIZE, a.row_counts + number * SIZE
+            windows = a.windows + block.q * COLUMN.itemsize
+            if a.whole:
+                reduce_columns(
+                    SIZE, LANES, FORM, REDUCTION, True, x, y, channels, windows, block.outputs, a.x_pixel,
+                    a.dilation * a.x_pixel, a.y_pixel, counts, row_count, row.slices, row.rows, a.slice_step,
+                    a.row_step,
+                )  # fmt: skip
+                continue
             # a run of all channels of all columns, or one for each column
             runs = 1 if channels == a.channels else block.columns
             run = block.columns // runs * channels
@@ -92,9 +102,8 @@ def pool_channels_last(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.
                     row.slices, row.rows, a.slice_step, a.row_step,
                 )  # fmt: skip
             reduce_columns(
-                SIZE, LANES, FORM, REDUCTION, scratch, y, channels, a.windows + block.q * COLUMN.itemsize,
-                block.outputs, a.dilation * channels, a.y_pixel, a.counts + block.q * SIZE,
-                a.row_counts + number * SIZE,
+                SIZE, LANES, FORM, REDUCTION, False, scratch, y, channels, windows, block.outputs, channels,
+                a.dilation * channels, a.y_pixel, counts, row_count, 1, 1, 0, 0,
             )  # fmt: skip
 
     return pool_channels_last
@@ -127,8 +136,8 @@ def pool_in_pixels(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.Kern
                 )  # fmt: skip
                 target = y_pixels + number * a.y_row * SIZE
                 reduce_columns(
-                    SIZE, LANES, FORM, REDUCTION, scratch, target, LANES, a.windows, a.columns_out,
-                    a.dilation * LANES, LANES, a.counts, a.row_counts + number * SIZE,
+                    SIZE, LANES, FORM, REDUCTION, False, scratch, target, LANES, a.windows, a.columns_out,
+                    LANES, a.dilation * LANES, LANES, a.counts, a.row_counts + number * SIZE, 1, 1, 0, 0,
                 )  # fmt: skip
             call(
                 a.place,

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import PLAIN
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.elements import MAX, MEAN
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
-from convalgos.cpu.pooling.phase_plan import PhasePlan, gathers_phases
-from convalgos.cpu.pooling.places_plan import PlacesPlan, gathers_places
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
-from convalgos.cpu.pooling.scattered_gradients import SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
+from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
 from convalgos.cpu.pooling.tables import FEWEST, gradient_bands, in_three, window_counts
+from convalgos.cpu.pooling.tile_plan import TilePlan, has_tiles
 from convalgos.cpu.runtime import half, jit
 
 MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
@@ -46,44 +44,37 @@ class GradientPlan:
     def __init__(self, problem: PoolProblem):
         self._problem = problem
         self._compute = np.dtype(np.float64 if problem.dtype == "float64" else np.float32)
-        self._of_phases = PhasePlan(problem) if gathers_phases(problem) else None
-        if self._of_phases is not None:
+        self._of_tiles = TilePlan(problem) if has_tiles(problem) else None
+        if self._of_tiles is not None:
             return
         # what brings planes into vectors does not convert
         of = Computed(problem, gradient=True, converts=problem.layout == "channels_last")
         self._widens = of.widens
-        values, kernel = _values(problem, of.kinds)
-        tasks = of.tasks(values["planes"] * values["blocks"] * values["bands"])
-        self._runs = KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks)
+        self._runs = scatter_runs(problem, of, MEAN if problem.reduction == "mean" else MAX)
 
-    def run(
-        self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray | None = None, places: np.ndarray | None = None
-    ) -> None:
-        """Write dx; all `as_laid`.
-
-        Args:
-            x: of a maximum.
-            places: int64, of its maxima, where they are known; they are found again where that is faster.
-        """
+    def run(self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray | None = None) -> None:
+        """Write dx; all `as_laid`. x: of a maximum."""
         wide = dx if dx.dtype == self._compute else np.empty(dx.shape, np.float32)
         given = dy if dx.dtype == self._compute else widened(dy)
-        if places is not None and self._of_places is not None:
-            self._of_places.run(given, wide, places)
-        elif self._of_phases is not None and x is not None:
-            self._of_phases.gradient(x, given, wide)
+        if self._of_tiles is not None and x is not None:
+            self._of_tiles.gradient(x, given, wide)
         elif x is None:
-            self._runs.launch(y=given, dx=wide)
+            self._runs.launch(given, wide)
         else:
-            self._runs.launch(x=widened(x) if self._widens else x, y=given, dx=wide)
+            self._runs.launch(given, wide, widened(x) if self._widens else x)
         if wide is not dx:
             half.convert(wide, dx)
 
-    @cached_attribute
-    def _of_places(self) -> PlacesPlan | None:
-        return PlacesPlan(self._problem) if gathers_places(self._problem) else None
+
+def scatter_runs(problem: PoolProblem, of: Computed, reduction: int) -> KernelRuns:
+    """Runs of the kernel for a reduction of `has_gradient_plan`'s windows: MAX, MEAN, or PLACED."""
+    values, kernel = _values(problem, of.kinds, reduction)
+    tasks = of.tasks(values["planes"] * values["blocks"] * values["bands"])
+    third = {MAX: ("x",), PLACED: ("given",)}.get(reduction, ())
+    return KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks, ("y", "dx", *third))
 
 
-def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str, Any], int]:
+def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -> tuple[dict[str, Any], int]:
     """(values of the driver's record, the driver)."""
     size, lanes, _ = kinds
     n, channels = problem.x_shape[:2]
@@ -122,6 +113,5 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str
             "rows_in": rows_in, "scratch_bytes": whole_lines(pixels * lanes * size),
             "gather": gather(size, lanes), "place": place(size, lanes),
         }  # fmt: skip
-    reduction = MEAN if problem.reduction == "mean" else MAX
     rows, taps = (height.kernel, width.kernel) if height.kernel * width.kernel <= MOST_WRITTEN else (0, 0)
     return values, scatter_gradient(*kinds, reduction, planar, problem.tiles, rows, taps)

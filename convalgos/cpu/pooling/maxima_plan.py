@@ -49,10 +49,10 @@ class MaximaPlan(MaximaRuns):
         if not places.size:
             return
         if not self._elements.widens:
-            self._finding.launch(x=x, y=y, places=places, dx=0)
+            self._finding.launch(x, y, places)
             return
         wide = np.empty(y.shape, np.float32)
-        self._finding.launch(x=widened(x), y=wide, places=places, dx=0)
+        self._finding.launch(widened(x), wide, places)
         half.convert(wide, y)
 
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
@@ -62,17 +62,17 @@ class MaximaPlan(MaximaRuns):
             return
         x = widened(x) if self._elements.widens else x
         if dx.dtype == self._compute:
-            self._gradient.launch(x=x, y=dy, dx=dx)
+            self._gradient.launch(x, dy, dx)
             return
         wide = np.empty(dx.shape, np.float32)
-        self._gradient.launch(x=x, y=widened(dy), dx=wide)
+        self._gradient.launch(x, widened(dy), wide)
         half.convert(wide, dx)
 
     def _runs(self, gradient: bool) -> KernelRuns:
         of = self._elements
         values, kernel = _values(self._problem, of.kinds, gradient)
         tasks = of.tasks(values["planes"] * values["blocks"] * values["parts"])
-        return KernelRuns(MAXIMA_FIELDS, values | of.sizes, kernel, tasks)
+        return KernelRuns(MAXIMA_FIELDS, values | of.sizes, kernel, tasks, self.given(gradient))
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int], gradient: bool) -> tuple[dict[str, Any], int]:

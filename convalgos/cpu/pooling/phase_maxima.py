@@ -10,7 +10,7 @@ of dx sums those dy before it whose maximum is the tap between them, and the pha
 
 from __future__ import annotations
 
-from convalgos.cpu.layout.strided_rows import rows_of, strided_elements
+from convalgos.cpu.layout.strided_rows import elements_in_turns, rows_of, strided_elements
 from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN, PoolElements
 from convalgos.cpu.pooling.maxima import INDEX, PLACE, give_places, lane_numbers
 from convalgos.cpu.pooling.reductions import UNROLLED, fill_identity
@@ -156,11 +156,7 @@ def merge_phases(
     def block(at: Value, masks: list[Value] | None) -> None:
         with v.loop(rows) as row:
             from_ = v.iadd(v.imul(row, pitch), v.imul(at, v.lanes))
-            values = [v.load(phase, from_) for phase in phases]
-            if STRIDE == 2:
-                pairs = [lane // 2 + lane % 2 * v.lanes for lane in range(2 * v.lanes)]
-                even, odd = values
-                values = [v.shuffle(even, odd, order) for order in (pairs[: v.lanes], pairs[v.lanes :])]
+            values = elements_in_turns(v, [v.load(phase, from_) for phase in phases])
             line = v.at(v.pointer(dx), v.iadd(v.imul(row, dx_row), v.imul(at, width)))
             for j, value in enumerate(values):
                 if masks is None:

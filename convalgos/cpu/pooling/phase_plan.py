@@ -19,7 +19,6 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
-WIDE = 8  # vectors of a row, from which on gradients of windows side by side are faster so than scattered
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -35,12 +34,6 @@ def has_phases(problem: PoolProblem) -> bool:
     )
 
 
-def gathers_phases(problem: PoolProblem) -> bool:
-    """Whether this is the faster gradient, of windows that have a `GradientPlan`."""
-    wide = problem.x_shape[-1] >= WIDE * simd.lanes(problem.itemsize)
-    return problem.reduction == "max" and problem.tiles and wide and has_phases(problem)
-
-
 class PhasePlan(MaximaRuns):
     """Maxima with their places, and a maximum's gradient, where `has_phases`."""
 
@@ -50,11 +43,11 @@ class PhasePlan(MaximaRuns):
 
     def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
         """Write y, and int64 places of its elements in their planes of x."""
-        self._finding.launch(x=x, y=y, places=places, dx=0)
+        self._finding.launch(x, y, places)
 
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         """Write dx."""
-        self._gradient.launch(x=x, y=dy, dx=dx)
+        self._gradient.launch(x, dy, dx)
 
     def _runs(self, gradient: bool) -> KernelRuns:
         of = Computed(self._problem, gradient)
@@ -65,7 +58,7 @@ class PhasePlan(MaximaRuns):
         self._kept.append(kept)
         tasks = of.tasks(planes * values["bands"])
         kernel = phase_maxima(size, lanes, width.stride)
-        return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks)
+        return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks, self.given(gradient))
 
 
 def _values(

@@ -73,10 +73,10 @@ class PoolPlan:
         if not y.size:
             return
         if not self._elements.widens:
-            self._runs.launch(x=x, y=y)
+            self._runs.launch(x, y)
             return
         wide = np.empty(y.shape, np.float32)
-        self._runs.launch(x=widened(x), y=wide)
+        self._runs.launch(widened(x), wide)
         half.convert(wide, y)
 
     def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
@@ -136,9 +136,12 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     merged = height.over_rows_of(width)  # a window over whole rows is one of as many rows of a pixel
     height, width = (height, width) if merged is None else (merged, POINT)
     block = _block_channels(channels, n * len(depth.first) * len(height.first), height, width, size)
-    values |= _in_rows(depth, height, width, channels, block, kinds)
+    rows = depth.kernel * height.kernel
+    fewer = rows * width.kernel <= width.stride * (rows + 1) + width.kernel
+    whole = fewer and channels >= UNROLLED * lanes  # rows of few channels are longer vectors
+    values |= _in_rows(depth, height, width, channels, block, kinds, whole)
     values |= {
-        "channels": channels, "blocks": -(-channels // block), "block_channels": block,
+        "channels": channels, "blocks": -(-channels // block), "block_channels": block, "whole": whole,
         "y_plane": math.prod(problem.array_shapes[1][1:]),
     }  # fmt: skip
     return values, pool_channels_last(*kinds)
@@ -191,19 +194,23 @@ def _in_rows(
     pixel: int,
     block: int,
     kinds: tuple[int, int, int, int],
+    whole: bool = False,
 ) -> dict[str, Any]:
     """What drivers know of rows and columns.
 
     Args:
         pixel: elements of x from one to the next.
         block: of these, those that a unit of work takes.
+        whole: whether windows are reduced as a whole, not row by row.
     """
     size, lanes, _, _ = kinds
-    blocks = column_blocks(width, max(1, SCRATCH // size // block), pixel > 1)
+    each = width.before + 2 * width.size + width.kernel * width.dilation
+    blocks = column_blocks(width, each if whole else max(1, SCRATCH // size // block), pixel > 1)
     longest = max(int(b["before"] + b["columns"] + b["after"]) for b in blocks)
     rows_out, columns_out = len(depth.first) * len(height.first), len(width.first)
     slice_elements, row_elements = height.size * width.size * pixel, width.size * pixel
     scratch = (longest * block + (width.stride + UNROLLED) * lanes) * size  # vectors end behind it
+    scratch = 0 if whole else scratch
     return {
         "x_plane": depth.size * slice_elements, "x_pixel": pixel, "scratch_bytes": whole_lines(scratch),
         "rows": rows_out, "row_table": rows_table(depth, height, row_elements), "column_blocks": len(blocks),

@@ -18,6 +18,29 @@ SPLIT_STRIDE = 2  # of windows in a row up to which elements are taken apart by 
 COLUMN = fields("first taps")  # of the windows of a column: of x, from the block's first, and how many
 
 
+class Divisor:
+    """What means of several vectors are divided by: products with its reciprocal, rounded as quotients are.
+
+    A division of a wide vector takes as long as all else that is done for it. What a product leaves is known
+    exactly by a fused multiplication, and corrects it.
+
+    Source: Markstein 1990, IBM Journal of Research and Development 34 (1).
+    """
+
+    def __init__(self, v: Vec, by: Value):
+        self._v, self._by = v, by
+        self._reciprocal = v.b.fdiv(v.const(1.0), by)
+
+    def quotient(self, value: Value) -> Value:
+        """value / by."""
+        v = self._v
+        near = v.fmul(value, self._reciprocal)
+        left = v.fma(v.fsub(v.zero(), near), self._by, value)
+        exact = v.fma(left, self._reciprocal, near)
+        # of infinity nothing is left that is a number
+        return v.b.select(v.b.fcmp_unordered("uno", exact, exact), near, exact)
+
+
 @simd.emitter
 def fill_identity(v: Vec, FORM: int, REDUCTION: int, target: Value, count: Value) -> None:
     """target[:count], rounded up to whole vectors, is what changes no reduction."""
@@ -49,38 +72,52 @@ def reduce_rows(
 
 @simd.emitter
 def reduce_columns(
-    v: Vec, FORM: int, REDUCTION: int, row: Value, y: Value, channels: Value, windows: Value, outputs: Value,
-    tap_step: Value, y_pixel: Value, counts: Value, rows: Value,
+    v: Vec, FORM: int, REDUCTION: int, WHOLE: int, row: Value, y: Value, channels: Value, windows: Value,
+    outputs: Value, pixel: Value, tap_step: Value, y_pixel: Value, counts: Value, row_count: Value,
+    slices: Value, rows: Value, slice_step: Value, row_step: Value,
 ) -> None:  # fmt: skip
-    """Channels last: y[q][c] = the reduction of row[first[q] * channels + s * tap_step + c] over s < taps[q].
+    """Channels last: y[q][c] = the reduction of row[first[q] * pixel + s * tap_step + c] over s < taps[q].
 
     Args:
+        WHOLE: whether `row` is the first of x under these windows, and all their rows are reduced as well:
+            t * slice_step + r * row_step further on, t < slices, r < rows. Else it is a row of scratch.
         windows: address of `COLUMN` for each output.
-        counts, rows: of a mean, addresses of what each output's columns, and all of this row, count.
+        counts, row_count: of a mean, addresses of what each output's columns, and all of this row, count.
     """
     of = PoolElements(v, FORM, REDUCTION)
+    maps = of.maps if WHOLE else of.v
     source, to = v.pointer(row), v.pointer(y)
+
+    def reduce_taps(totals: list[Register], line: Value, taps: Value, mask: Value) -> None:
+        with v.loop(taps) as s:
+            from_ = maps.at(line, v.imul(s, tap_step))
+            for j, total in enumerate(totals):
+                at = j * v.lanes
+                further = of.load(from_, at, mask) if WHOLE else of.v.load(from_, at)
+                total.set(of.reduced(total.value, further))
 
     with v.loop(outputs) as q:
         window = v.record(v.iadd(windows, v.imul(q, COLUMN.itemsize)), COLUMN)
-        begin = of.v.at(source, v.imul(window.first, channels))
-        pixel = of.maps.at(to, v.imul(q, y_pixel))
+        begin = maps.at(source, v.imul(window.first, pixel))
+        target = of.maps.at(to, v.imul(q, y_pixel))
         divisor = None
         if REDUCTION == MEAN:
-            divisor = v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(rows)))
+            divisor = Divisor(v, v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(row_count))))
 
         def chunk(
-            first: Value, vectors: int, mask: Value = None, *, begin: Value = begin, pixel: Value = pixel,
-            taps: Value = window.taps, divisor: Value = divisor,
+            first: Value, vectors: int, mask: Value = None, *, begin: Value = begin, target: Value = target,
+            taps: Value = window.taps, divisor: Divisor | None = divisor,
         ) -> None:  # fmt: skip
             totals = [_register(of) for _ in range(vectors)]
-            with v.loop(taps) as s:
-                from_ = of.v.at(begin, v.iadd(first, v.imul(s, tap_step)))
-                for j, total in enumerate(totals):
-                    total.set(of.reduced(total.value, of.v.load(from_, j * v.lanes)))
+            if WHOLE:
+                with v.loop(slices) as t, v.loop(rows) as r:
+                    further = v.iadd(v.imul(t, slice_step), v.imul(r, row_step))
+                    reduce_taps(totals, maps.at(begin, v.iadd(first, further)), taps, mask)
+            else:
+                reduce_taps(totals, maps.at(begin, first), taps, mask)
             for j, total in enumerate(totals):
-                value = total.value if divisor is None else v.b.fdiv(total.value, divisor)
-                of.store(value, of.maps.at(pixel, first), j * v.lanes, mask)
+                value = total.value if divisor is None else divisor.quotient(total.value)
+                of.store(value, of.maps.at(target, first), j * v.lanes, mask)
 
         loop_chunks(of.v, of.v, channels, UNROLLED, chunk)
 

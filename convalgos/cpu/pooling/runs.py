@@ -14,7 +14,8 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
-from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of_words
+from convalgos.cpu.runtime.record_launch import RecordLaunch
+from convalgos.cpu.runtime.records import WORD, by_name, copy_of_record, record_of_words
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
@@ -49,30 +50,28 @@ class Computed:
 class KernelRuns:
     """A kernel with a record of int64 fields and a scratch for each run at a time.
 
+    `launch` runs it on two or three arrays, whose addresses are the fields of the names `given`.
+
     Args:
         values: of the fields; arrays stand for their addresses. Those not given are 0.
     """
 
-    def __init__(self, record: np.dtype, values: dict[str, int | np.ndarray], kernel: int, tasks: int):
+    def __init__(
+        self, record: np.dtype, values: dict[str, int | np.ndarray], kernel: int, tasks: int,
+        given: tuple[str, ...] = ("x", "y"),
+    ):  # fmt: skip
         self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
-        known = dict.fromkeys(record.names or (), 0) | {"tasks": tasks}
-        self._address = jit.data_address()
-        known |= {name: self._address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        self._record = record_of_words(record, [known[name] for name in record.names or ()])
+        names = record.names or ()
+        known = dict.fromkeys(names, 0) | {"tasks": tasks}
+        self._address = address = jit.data_address()
+        known |= {name: address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        self._record = record_of_words(record, [known[name] for name in names])
         self._kernel, self._tasks = kernel, tasks
-        self._free: list[tuple[np.ndarray, Any, np.ndarray]] = []  # list.pop and append are atomic
-
-    def launch(self, **values: np.ndarray | int) -> None:
-        """Run with the fields of these names set; arrays stand for their addresses."""
-        try:
-            workspace = self._free.pop()
-        except IndexError:
-            workspace = self._new_workspace()
-        record, arguments, _ = workspace
-        for name, value in values.items():
-            setattr(arguments, name, value if isinstance(value, int) else self._address(value))
-        jit.launch(self._kernel, record.ctypes.data, self._tasks, self._tasks > 1)
-        self._free.append(workspace)
+        first, second, *third = given
+        self.launch = RecordLaunch(
+            kernel, self._record.view(WORD), names, self.scratch_bytes, tasks, self._tables,
+            third[0] if third else "", (first, second),
+        )  # fmt: skip
 
     @property
     def scratch_bytes(self) -> int:
@@ -81,24 +80,22 @@ class KernelRuns:
 
     def bound(self, scratch: np.ndarray | None, kept: tuple[Any, ...], **values: int) -> BoundRun:
         """A run with the fields of these names set for good."""
-        record, arguments, scratch = self._new_workspace(scratch)
-        for name, value in values.items():
-            setattr(arguments, name, value)
-        launch = Launch(self._kernel, self._address(record), self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), self, kept, record, scratch)
-
-    def _new_workspace(self, scratch: np.ndarray | None = None) -> tuple[np.ndarray, Any, np.ndarray]:
-        """(record, its fields by name, scratch)."""
         record = copy_of_record(self._record)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
         arguments = by_name(record)
         arguments.scratch = self._address(scratch)
-        return record, arguments, scratch
+        for name, value in values.items():
+            setattr(arguments, name, value)
+        launch = Launch(self._kernel, self._address(record), self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), self, kept, record, scratch)
 
 
 class MaximaRuns(ABC):
-    """Runs that find maxima, and those of their gradient, each made when it is first asked for."""
+    """Runs that find maxima, and those of their gradient, each made when it is first asked for.
+
+    The first take x, y and places, the others x, dy and dx.
+    """
 
     @cached_attribute
     def _finding(self) -> KernelRuns:
@@ -107,6 +104,11 @@ class MaximaRuns(ABC):
     @cached_attribute
     def _gradient(self) -> KernelRuns:
         return self._runs(True)
+
+    @staticmethod
+    def given(gradient: bool) -> tuple[str, ...]:
+        """The fields that are the addresses of these arrays."""
+        return ("x", "y", "dx") if gradient else ("x", "y", "places")
 
     @abstractmethod
     def _runs(self, gradient: bool) -> KernelRuns: ...

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from convalgos.cpu.pooling.elements import MAX, PoolElements
-from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED
+from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
+from convalgos.cpu.pooling.maxima import PLACE
+from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, Divisor
 from convalgos.cpu.pooling.tables import GRADIENT_BAND
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
-from convalgos.cpu.vectors.integers import words_of
+from convalgos.cpu.vectors.integers import Integers, words_of
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
 
 SCATTER_FIELDS = fields(
-    "x y dx scratch scratch_bytes stored size tasks planes blocks channels block_channels bands band_table "
-    "row_table windows columns outputs inner inner_end x_plane x_pixel y_plane y_pixel rows_in rows_out "
-    "counts row_counts gather place"
+    "x y dx given scratch scratch_bytes stored size tasks planes blocks channels block_channels bands "
+    "band_table row_table windows columns outputs inner inner_end x_plane x_pixel y_plane y_pixel rows_in "
+    "rows_out counts row_counts gather place"
 )
+PLACED = 2  # beside the reductions MAX and MEAN: a maximum whose places are known
 WINDOW_ROW = fields("x rows")  # the first row of x under a row of outputs, and how many there are
 
 
@@ -47,11 +50,41 @@ def each_tap_of(
         visit(v.iadd(v.imul(r, columns), s), words.spread(v.iadd(v.imul(r, taps), s)))
 
 
+def numbers_of_maxima(
+    of: PoolElements, lines: list[Value], x_pixel: Value, mask: Value, each_tap: Callable[[Visit], None]
+) -> list[Value]:
+    """The numbers of the taps that are the maxima of windows, which begin at these lines."""
+    v, words = of.v, words_of(of.v)
+    totals = [v.register(of.identity()) for _ in lines]
+    found = [words.register(words.const(0)) for _ in lines]
+    infinity = v.const(float("inf"))
+
+    def find(pixel: Value, number: Value) -> None:
+        for line, total, where in zip(lines, totals, found, strict=True):
+            value = of.load(line, v.imul(pixel, x_pixel), mask)
+            # NaN counts as infinity in a total, so that one comparison tells of both: the last NaN wins
+            larger = v.b.fcmp_unordered(">", value, total.value)
+            where.set(v.b.select(larger, number, where.value))
+            bounded = v.b.select(v.b.fcmp_ordered("<", value, infinity), value, infinity)
+            total.set(v.fmax(bounded, total.value))
+
+    each_tap(find)
+    return [where.value for where in found]
+
+
+def given_places(v: Vec, places: Value, first: Value, mask: Value) -> Value:
+    """The low 32 bits of int64 places."""
+    wide, from_ = Integers(v.b, v.lanes, PLACE), v.pointer(places)
+    given = wide.load(from_, first) if mask is None else wide.load_masked(from_, first, mask)
+    return v.b.trunc(given, words_of(v).type)
+
+
 @simd.emitter
 def scatter_row(
     v: Vec, FORM: int, REDUCTION: int, FILLS: int, ROWS: int, TAPS: int, x: Value, dy: Value, dx: Value,
     channels: Value, windows: Value, begin: Value, end: Value, rows: Value, low: Value, high: Value,
-    columns: Value, x_pixel: Value, y_pixel: Value, counts: Value, row_count: Value,
+    columns: Value, x_pixel: Value, y_pixel: Value, counts: Value, row_count: Value, places: Value,
+    index: Value,
 ) -> None:  # fmt: skip
     """dx of the windows q of a row, begin <= q < end, of channels that lie side by side.
 
@@ -61,34 +94,34 @@ def scatter_row(
         x, dx: of the row of x under the first row of windows. dy: of the row of outputs.
         low, high: rows of windows, of which dx is asked for.
         columns: elements from one row of x to the next, in pixels.
+        places, index: PLACED, of the row of outputs, and of the first pixel of the row of x.
     """
     of, words = PoolElements(v, FORM, MAX), words_of(v)
     source, given, to = v.pointer(x), v.pointer(dy), v.pointer(dx)
-    infinity, each_tap = v.const(float("inf")), partial(each_tap_of, v, ROWS, TAPS, columns)
+    each_tap = partial(each_tap_of, v, ROWS, TAPS, columns)
 
-    def scatter(places: list[tuple[Value, Value, Value]], taps: Value, mask: Value = None) -> None:
-        """Of vectors, each of (its first element of x, of dy, what a mean divides by)."""
-        sources = [of.maps.at(source, place) for place, _, _ in places]
-        targets = [v.at(to, place) for place, _, _ in places]
-        lines = [v.at(given, place) for _, place, _ in places]
+    def scatter(at_once: list[tuple[Value, Value]], window: Any, by: Divisor, mask: Value = None) -> None:
+        """Of vectors, each of (its first element of x, of dy); by: what a mean divides by."""
+        sources = [of.maps.at(source, first) for first, _ in at_once]
+        targets = [v.at(to, first) for first, _ in at_once]
+        lines = [v.at(given, first) for _, first in at_once]
         parts = [v.load(line) if mask is None else v.load_masked(line, 0, mask) for line in lines]
-        totals = [of.v.register(of.identity()) for _ in places]
-        found = [words.register(words.const(0)) for _ in places]
-
-        def find(pixel: Value, number: Value) -> None:
-            for line, total, where in zip(sources, totals, found, strict=True):
-                value = of.load(line, v.imul(pixel, x_pixel), mask)
-                # NaN counts as infinity in a total, so that one comparison tells of both: the last NaN wins
-                larger = v.b.fcmp_unordered(">", value, total.value)
-                where.set(v.b.select(larger, number, where.value))
-                bounded = v.b.select(v.b.fcmp_ordered("<", value, infinity), value, infinity)
-                total.set(v.fmax(bounded, total.value))
+        if REDUCTION == MAX:
+            numbers = numbers_of_maxima(
+                of, sources, x_pixel, mask, partial(each_tap, v.integer(0), rows, window.taps)
+            )
+        elif REDUCTION == MEAN:
+            parts, numbers = [by.quotient(part) for part in parts], parts
+        else:
+            first = words.spread(v.iadd(index, window.first))
+            numbers = [words.sub(given_places(v, places, output, mask), first) for _, output in at_once]
 
         def add(pixel: Value, number: Value) -> None:
-            for line, part, where in zip(targets, parts, found, strict=True):
+            number = words.spread(pixel) if REDUCTION == PLACED else number
+            for line, part, mine_is in zip(targets, parts, numbers, strict=True):
                 at, mine = v.imul(pixel, x_pixel), part
-                if REDUCTION == MAX:
-                    mine = v.b.select(v.b.icmp_signed("==", where.value, number), part, v.zero())
+                if REDUCTION != MEAN:
+                    mine = v.b.select(v.b.icmp_signed("==", mine_is, number), part, v.zero())
                 if not FILLS:
                     before = v.load(line, at) if mask is None else v.load_masked(line, at, mask)
                     mine = v.fadd(before, mine)
@@ -97,24 +130,20 @@ def scatter_row(
                 else:
                     v.store_masked(mine, line, at, mask)
 
-        if REDUCTION == MAX:
-            each_tap(v.integer(0), rows, taps, find)
-        else:
-            parts = [v.b.fdiv(part, by) for part, (_, _, by) in zip(parts, places, strict=True)]
-        each_tap(low, high, taps, add)
+        each_tap(low, high, window.taps, add)
 
     with v.loop(v.isub(end, begin)) as i:
         q = v.iadd(begin, i)
         window = v.record(v.iadd(windows, v.imul(q, COLUMN.itemsize)), COLUMN)
         corner, passed = v.imul(window.first, x_pixel), v.imul(q, y_pixel)
-        by = v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(row_count)))
+        by = Divisor(v, v.fmul(v.broadcast(v.pointer(counts), q), v.broadcast(v.pointer(row_count))))
 
         def chunk(
             first: Value, vectors: int, mask: Value = None, *, corner: Value = corner, passed: Value = passed,
-            taps: Value = window.taps, by: Value = by,
+            window: Any = window, by: Divisor = by,
         ) -> None:  # fmt: skip
             offsets = [v.iadd(first, k * v.lanes) for k in range(vectors)]
-            scatter([(v.iadd(corner, o), v.iadd(passed, o), by) for o in offsets], taps, mask)
+            scatter([(v.iadd(corner, o), v.iadd(passed, o)) for o in offsets], window, by, mask)
 
         loop_chunks(of.v, of.v, channels, UNROLLED, chunk)
 
@@ -138,9 +167,9 @@ def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) 
 @jit.helper
 def scatter_band(
     SIZE: int, LANES: int, FORM: int, REDUCTION: int, FILLS: int, ROWS: int, TAPS: int, args: int,
-    number: int, x: int, dy: int, dx: int, channels: int,
+    number: int, x: int, dy: int, dx: int, channels: int, places: int,
 ) -> None:  # fmt: skip
-    """dx of all rows of windows of a band; x, dy, dx: of the first row of the map."""
+    """dx of all rows of windows of a band; x, dy, dx, places: of the first row of the map."""
     a = carray(pointer(args), 1, SCATTER_FIELDS)[0]
     band = carray(pointer(a.band_table), a.bands, GRADIENT_BAND)[number]
     rows = carray(pointer(a.row_table), a.rows_out + 1, WINDOW_ROW)
@@ -156,16 +185,19 @@ def scatter_band(
         to = dx + row.x * row_elements * SIZE
         given = dy + i * a.outputs * a.y_pixel * SIZE
         row_count = a.row_counts + i * SIZE
+        known = places + i * a.outputs * a.y_pixel * PLACE
+        index = row.x * a.columns
         if whole:
             scatter_row(
                 SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, from_, given, to, channels, a.windows, inner,
-                inner_end, row.rows, low, high, a.columns, a.x_pixel, a.y_pixel, a.counts, row_count,
+                inner_end, row.rows, low, high, a.columns, a.x_pixel, a.y_pixel, a.counts, row_count, known,
+                index,
             )  # fmt: skip
         for side in range(2):
             scatter_row(
                 SIZE, LANES, FORM, REDUCTION, FILLS, 0, 0, from_, given, to, channels, a.windows,
                 inner_end if side else 0, a.outputs if side else inner, row.rows, low, high, a.columns,
-                a.x_pixel, a.y_pixel, a.counts, row_count,
+                a.x_pixel, a.y_pixel, a.counts, row_count, known, index,
             )  # fmt: skip
 
 
@@ -173,7 +205,7 @@ def scatter_band(
 def scatter_gradient(
     SIZE: int, LANES: int, FORM: int, REDUCTION: int, PLANES: int, FILLS: int, ROWS: int, TAPS: int
 ) -> jit.Kernel:
-    """dx of dy (N, *spatial, C), and of x; or with PLANES (planes, *spatial).
+    """dx of dy (N, *spatial, C), and of x or places; or with PLANES (planes, *spatial), and of x.
 
     ROWS, TAPS: of windows that lie inside, for code without loops; 0 for any.
     """
@@ -210,6 +242,7 @@ def scatter_gradient(
                 x = x_pixels - begin * row_elements * SIZE
                 dx = dx_pixels - band.first * row_elements * SIZE
                 dy = dy_pixels - band.outputs * a.outputs * LANES * SIZE
+                places = 0
                 if not FILLS:
                     zero_bytes(dx_pixels, height * row_elements * SIZE)
             else:
@@ -219,13 +252,15 @@ def scatter_gradient(
                 x = a.x + (plane * a.x_plane + first) * a.stored
                 dx = a.dx + (plane * a.x_plane + first) * SIZE
                 dy = a.y + (plane * a.y_plane + first) * SIZE
+                places = a.given + (plane * a.y_plane + first) * PLACE
                 if not FILLS:
                     zero_pixels(
                         SIZE, LANES, dx + band.first * row_elements * SIZE, height * a.columns, a.x_pixel,
                         channels,
                     )  # fmt: skip
             scatter_band(
-                SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, args, unit % a.bands, x, dy, dx, channels
+                SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, args, unit % a.bands, x, dy, dx, channels,
+                places,
             )  # fmt: skip
             if PLANES:
                 target = a.dx + (plane + band.first * a.columns) * SIZE

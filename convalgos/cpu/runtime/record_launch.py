@@ -72,18 +72,19 @@ class RecordLaunch:
     Args:
         kernel: takes (address of its record, task).
         record: (fields,) int64.
-        names: of these; "x", "y" and "scratch" are set by each call.
+        names: of these; the `two` and "scratch" are set by each call.
         kept: what the record points to, which lives as long as this.
         third: the name of an address that each call may bring in the place of the record's.
+        two: the names of those that each call brings.
     """
 
     def __init__(
         self, kernel: int, record: np.ndarray, names: tuple[str, ...] | None, scratch_bytes: int, tasks: int,
-        kept: Sequence[np.ndarray], third: str = "",
+        kept: Sequence[np.ndarray], third: str = "", two: tuple[str, str] = ("x", "y"),
     ):  # fmt: skip
         self._room, self._shared = scratch_bytes + ALIGNMENT, tasks > 1
         record = record.reshape(-1)
-        places = map((names or ()).index, ("x", "y", "scratch", third or "x"))
+        places = map((names or ()).index, (*two, "scratch", third or two[0]))
         values = record.ctypes.data, len(record), *places, self._room, kernel, tasks, jit.launch_address()
         self._launched = np.array([values], LAUNCHED)
         self._at, self._address, self._run = self._launched.ctypes.data, jit.data_address(), launch_record()

@@ -9,14 +9,15 @@ from convalgos.core.pool_problem import DTYPES
 from convalgos.cpu.pooling import (
     blocks,
     drivers,
-    gathered_gradients,
     maxima,
     phase_maxima,
+    placed_gradients,
     scattered_gradients,
+    tile_gradients,
 )
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
-from convalgos.cpu.pooling.places_plan import MOST_TAPS
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
+from convalgos.cpu.pooling.scattered_gradients import PLACED
 from convalgos.cpu.vectors import simd
 
 WINDOWS = (1, 2), (1, 3), (2, 2), (3, 3), (0, 0)  # rows and columns whose gradients are listed; 0: of any
@@ -50,6 +51,9 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
             for planes, tiles, window in product((False, True), (False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, reduction, planes, tiles, *window)
-        if dtype in DTYPES["mean"]:
-            for stride, taps in product(range(1, SPLIT_STRIDE + 1), range(1, MOST_TAPS + 1)):
-                yield gathered_gradients.gradient_of_places, (*kinds[:2], stride, taps)
+        if FORMS[dtype] == FORMS["float32"]:
+            for planes in (False, True):
+                yield placed_gradients.add_gradient_at_places, (*kinds[:2], planes)
+                yield tile_gradients.tile_gradient, (*kinds[:2], 1 + planes, 2)
+            for tiles, window in product((False, True), WINDOWS):
+                yield scattered_gradients.scatter_gradient, (*kinds, PLACED, False, tiles, *window)
