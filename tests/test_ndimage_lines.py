@@ -183,6 +183,15 @@ def test_sums_of_short_integers(name, char):
                 np.testing.assert_array_equal(y, scipy.ndimage.correlate1d(one, w, axis, None, mode, 3))
 
 
+@pytest.mark.parametrize("shape", [(60, 70), (40, 300)])
+def test_wide_gaussians_of_bytes(shape):
+    """Also those of too many weights for sums of float32."""
+    x = np.random.default_rng(3).integers(0, 256, shape, np.uint8)
+    for sigma in (12, 30, 50):
+        expected = scipy.ndimage.gaussian_filter(x, sigma, mode="nearest")
+        np.testing.assert_array_equal(ca.ndimage.gaussian_filter(x, sigma, mode="nearest"), expected)
+
+
 @pytest.mark.parametrize("boundary", ["wrap", "constant"])
 def test_long_lines_in_chunks(boundary):
     """Chunks of a line meet what lies beyond its ends, also that at its other end."""

@@ -58,6 +58,7 @@ TOOLKIT = (
     "cpu/runtime/worker_cores.py",
     "cpu/runtime/finish.py",
     "cpu/vectors/activations.py",
+    "cpu/vectors/lanes.py",
     "cpu/vectors/logarithms.py",
     "cpu/layout/channel_vectors.py",
     "cpu/elementwise/matrix_rows.py",

@@ -15,6 +15,7 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
 
 FRACTION = 15  # digits behind the point of float32 from 256 to 511
@@ -160,10 +161,7 @@ def whole_rows(
         return few, v.b.trunc(n.right(words, FRACTION, signed=False), held.type)
 
     def store(value: Value, out: Value, place: Value, mask: Value) -> None:
-        if mask is None:
-            held.store(value, out, place)
-        else:
-            held.store_masked(value, out, place, mask)
+        store_lanes(held, value, out, place, mask)
 
     _settle_blocks(v, KIND, ORDER, MANY, places_of, weights, taps, count, exact, begin, look, store)
 
