@@ -110,6 +110,13 @@ def test_output_of_another_type(given, output):
             check(name, x, (3, 11), output=np.dtype(output))
 
 
+@pytest.mark.parametrize("output", "BbIi")
+def test_means_of_short_integers_wrap_around_in_other_types(output):
+    for given in "hH":
+        x = numbers(np.random.default_rng(0), (33, 44), given)
+        check("uniform_filter", x, (3, 11), output=np.dtype(output))
+
+
 def test_outputs_and_inputs_lie_anywhere():
     x = numbers(np.random.default_rng(0), (40, 50), "f")
     x.setflags(write=False)

@@ -14,10 +14,20 @@ from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, coarse_chain, s
 from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
 from convalgos.ndimage.known_calls import known_calls
-from convalgos.ndimage.lines import Weights, correlate_axes
+from convalgos.ndimage.lines import (
+    Combine,
+    Weights,
+    combined_terms,
+    correlate_axes,
+    length_of_terms,
+    sum_terms,
+)
 
 WIDE = 24  # radius from which a recursion takes less time; Zen 4
 LEAST = 1e-15  # sigmas up to here leave an axis as it is
+WINDOWS = {"truncate", "radius"}  # arguments that only tell where weights end
+
+Smoothed = tuple[int, float, int, Any, int]  # (axis, sigma, order, mode, radius)
 
 
 @known_calls
@@ -96,19 +106,12 @@ def gaussian_filter(
         array([ 4,  6,  8,  9, 11])
     """
     x = arguments.input_array("input", input)
-    along = arguments.several_axes(axes, x.ndim)
-    values = [(n, arguments.per_axis(n, v, len(along))) for n, v in
-              (("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]  # fmt: skip
-    smoothed = [
-        (axis, float(s), arguments.whole_number("order", o), m, radius_of(s, truncate, r))
-        for axis, s, o, m, r in zip(along, *(v for _, v in values), strict=True)
-        if arguments.finite_number("sigma", s) > LEAST
-    ]
+    smoothed = _smoothed(x.ndim, sigma, order, mode, truncate, radius, axes)
     if max_rel_error is not None:
         result = _approximated(x, smoothed, output, cval, max_rel_error)
         if result is not None:
             return result
-    steps = [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
+    steps = _steps(smoothed)
     if steps and x.dtype.kind != "c":
         return correlate_axes(x, steps, output, cval)
     result = arguments.output_array(output, x)  # whose dtype SciPy does not promote here
@@ -118,6 +121,7 @@ def gaussian_filter(
     return result
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def gaussian_laplace(
     input: Any,
@@ -141,14 +145,18 @@ def gaussian_laplace(
         array([ 0.208, -0.073, -0.27 , -0.073,  0.208])
     """
     x = arguments.input_array("input", input)
+    sigmas = _sigmas(sigma, axes, x.ndim)
+    result = _combined_derivatives(x, sigmas, 2, output, mode, cval, axes, kwargs, sum_terms)
+    if result is not None:
+        return result
 
     def second(x: Any, axis: int, output: Any, mode: Any, cval: Any) -> Any:
         return gaussian_filter(x, sigmas, _only(2, axis, x.ndim), output, mode, cval, **kwargs)
 
-    sigmas = _sigmas(sigma, axes, x.ndim)
     return derivatives.generic_laplace(x, second, output, mode, cval, axes=axes)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def gaussian_gradient_magnitude(
     input: Any,
@@ -173,11 +181,48 @@ def gaussian_gradient_magnitude(
         array([2.819, 2.917, 2.917, 2.819])
     """
     x = arguments.input_array("input", input)
+    result = _combined_derivatives(x, sigma, 1, output, mode, cval, axes, kwargs, length_of_terms)
+    if result is not None:
+        return result
 
     def first(x: Any, axis: int, output: Any, mode: Any, cval: Any) -> Any:
         return gaussian_filter(x, sigma, _only(1, axis, x.ndim), output, mode, cval, **kwargs)
 
     return derivatives.generic_gradient_magnitude(x, first, output, mode, cval, axes=axes)
+
+
+def _smoothed(
+    ndim: int, sigma: Any, order: Any, mode: Any, truncate: float = 4.0, radius: Any = None, axes: Any = None
+) -> list[Smoothed]:
+    """Of the axes that `gaussian_filter` does not leave as they are."""
+    along = arguments.several_axes(axes, ndim)
+    values = [(n, arguments.per_axis(n, v, len(along))) for n, v in
+              (("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]  # fmt: skip
+    return [
+        (axis, float(s), arguments.whole_number("order", o), m, radius_of(s, truncate, r))
+        for axis, s, o, m, r in zip(along, *(v for _, v in values), strict=True)
+        if arguments.finite_number("sigma", s) > LEAST
+    ]
+
+
+def _steps(smoothed: list[Smoothed]) -> list[Weights]:
+    return [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
+
+
+def _combined_derivatives(
+    x: np.ndarray, sigma: Any, order: int, output: Any, mode: Any, cval: Any, axes: Any,
+    kwargs: dict[str, Any], combine: Combine,
+) -> np.ndarray | None:  # fmt: skip
+    """What derivatives of an order along each axis make together, as `combined_terms` has it."""
+    if not WINDOWS.issuperset(kwargs):
+        return None
+    along = arguments.several_axes(axes, x.ndim)
+    modes = arguments.per_axis("mode", mode, len(along))
+    terms = [
+        _steps(_smoothed(x.ndim, sigma, _only(order, axis, x.ndim), beyond, **kwargs))
+        for axis, beyond in zip(along, modes, strict=True)
+    ]
+    return combined_terms(x, terms, output, cval, combine)
 
 
 def _approximated(
