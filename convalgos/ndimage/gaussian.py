@@ -91,7 +91,7 @@ def gaussian_filter(
         truncate: as there.
         axes: those along which it smooths; None for all.
         max_rel_error: how far results may be from these, as a share of the largest absolute value; 1e-3 or
-            1e-4 let wide Gaussians of float32 and float64 be computed on coarser grids, or by recursions,
+            1e-4 let wide Gaussians to float32 and float64 be computed on coarser grids, or by recursions,
             whose time does not depend on sigma; NaN then spreads farther. SciPy has no such argument.
 
     Raises:
@@ -233,28 +233,32 @@ def _approximated(
         raise ValueError(f"max_rel_error={shown(max_rel_error)} must be a number above 0, or None")
     asked = x.dtype if output is None else np.dtype(getattr(output, "dtype", output))
     widest = max((radius for *_, radius in smoothed), default=0)
-    if x.dtype.kind != "f" or asked != x.dtype or widest < WIDE or any(o for _, _, o, _, _ in smoothed):
+    dtype = asked.newbyteorder("=")
+    if dtype.char not in "fd" or (x.dtype.kind not in "biu" and x.dtype != dtype):
         return None
-    if not x.size:
+    if not x.size or widest < WIDE or any(o for _, _, o, _, _ in smoothed):
         return None
     filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
     boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
     result = arguments.output_array(output, x)
     lines = [(boundary, x.shape[axis]) for boundary, (axis, *_) in zip(boundaries, smoothed, strict=True)]
-    steps = steps_within(filters, lines, x.dtype, max_rel_error)
+    steps = steps_within(filters, lines, dtype, max_rel_error)
     if steps is not None:
         axes = sorted(
             CoarseAxis(axis, boundary, *each, step)
             for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
         )
-        if why_not_coarse(x.shape, axes, x.itemsize) is None:
-            chain = coarse_chain(x.shape, x.dtype, tuple(axes), float(cval))
-            return arguments.fill(result, x, chain.run)
-    found = recursions_within(filters, x.dtype, max_rel_error)
+        if why_not_coarse(x.shape, axes, dtype.itemsize) is None:
+            chain = coarse_chain(x.shape, dtype, tuple(axes), float(cval))
+            if x.dtype == dtype:
+                return arguments.fill(result, x, chain.run)
+            return arguments.fill(result, x, lambda x, y: chain.run(x.astype(dtype), y))
+    found = recursions_within(filters, dtype, max_rel_error)
     if found is None:
         return None
 
-    def write(source: np.ndarray, y: np.ndarray) -> None:
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        source = x.astype(dtype, copy=False)
         for by, boundary, (axis, *_) in zip(found, boundaries, smoothed, strict=True):
             recurse_along(source, y, axis, by, boundary, float(cval))
             source = y
