@@ -77,6 +77,7 @@ TOOLKIT = (
     "cpu/tiled/integer_points.py",
     "cpu/tiled/row_products.py",
     "cpu/tiled/split_rows.py",
+    "cpu/filtering/line_borders.py",
     "cpu/filtering/line_elements.py",
     "cpu/filtering/line_sums.py",
     "cpu/layout/strided_rows.py",
