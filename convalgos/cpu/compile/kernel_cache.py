@@ -94,6 +94,7 @@ TOOLKIT = (
     "cpu/pooling/elements.py",
     "cpu/pooling/maxima.py",
     "cpu/pooling/reductions.py",
+    "cpu/sliding/kernels.py",
     "cpu/vectors/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels
