@@ -35,6 +35,18 @@ def test_results_are_within_the_error(dtype, monkeypatch):
             assert 1e-7 < np.abs(y - expected).max() <= 1e-3 * 0.9
 
 
+@pytest.mark.parametrize("shape", [(133, 140), (1, 301)])
+def test_floats_of_bytes_are_within_the_error(shape):
+    """By grids and by recursions; bytes of bytes stay exact."""
+    x = np.random.default_rng(2).integers(0, 256, shape, np.uint8)
+    for sigma in (8, 30):
+        found = ndimage.gaussian_filter(x, sigma, output="f4", max_rel_error=1e-3)
+        expected = scipys.gaussian_filter(x, sigma, output="f8")
+        assert 255e-7 < np.abs(found - expected).max() <= 0.255
+        whole = ndimage.gaussian_filter(x, sigma, max_rel_error=1e-3)
+        np.testing.assert_array_equal(whole, scipys.gaussian_filter(x, sigma))
+
+
 def test_errors_are_those_of_the_weights():
     """The weights of outputs at all places between two of the grid."""
     sigma, reach, many = 20.0, 80, 401

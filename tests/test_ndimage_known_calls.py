@@ -17,6 +17,8 @@ CALLS = {
     "convolve": ([[1, 2, 3]],),
     "gaussian_filter": ((1, 2.5),),
     "gaussian_filter1d": (2, 0, 1),
+    "gaussian_laplace": ((1, 2),),
+    "gaussian_gradient_magnitude": (1.5,),
     "sobel": (),
     "prewitt": (0,),
     "laplace": (),

@@ -112,6 +112,9 @@ def test_derivatives(char):
         if char != "?":
             expected = scipy.ndimage.laplace(x, mode=modes, cval=3)
             check(ca.ndimage.laplace(x, mode=modes, cval=3), expected, x, 40)
+            if char not in "qfdF":
+                expected = scipy.ndimage.laplace(x, "uint16", modes, 2.5)
+                np.testing.assert_array_equal(ca.ndimage.laplace(x, "uint16", modes, 2.5), expected)
     x = random_array(rng, (12, 13), "d")
     own, scipys = ca.ndimage, scipy.ndimage
     check(
@@ -181,6 +184,15 @@ def test_sums_of_short_integers(name, char):
                 y = np.full(shape, 99, char)
                 ca.ndimage.correlate1d(one, w, axis, y, mode, 3)
                 np.testing.assert_array_equal(y, scipy.ndimage.correlate1d(one, w, axis, None, mode, 3))
+
+
+@pytest.mark.parametrize("shape", [(60, 70), (40, 300)])
+def test_wide_gaussians_of_bytes(shape):
+    """Also those of too many weights for sums of float32."""
+    x = np.random.default_rng(3).integers(0, 256, shape, np.uint8)
+    for sigma in (12, 30, 50):
+        expected = scipy.ndimage.gaussian_filter(x, sigma, mode="nearest")
+        np.testing.assert_array_equal(ca.ndimage.gaussian_filter(x, sigma, mode="nearest"), expected)
 
 
 @pytest.mark.parametrize("boundary", ["wrap", "constant"])

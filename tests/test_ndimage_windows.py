@@ -6,6 +6,7 @@ from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.cpu.sliding.quotients import short_quotient
+from convalgos.ndimage import footprints, known_calls
 
 MODES = ["reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap"]
 FILTERS = ["minimum_filter", "maximum_filter", "uniform_filter"]
@@ -65,8 +66,12 @@ def test_of_every_integer(dtype):
             check(name, x, size, **how)
 
 
+@pytest.mark.parametrize("few", [0, footprints.FEW])
 @pytest.mark.parametrize("dtype", ["B", "f"])
-def test_footprints(dtype):
+def test_footprints(dtype, few, monkeypatch):
+    """By runs of marked elements, or by each of these."""
+    monkeypatch.setattr(footprints, "FEW", few)
+    known_calls._forget()
     rng = np.random.default_rng(ord(dtype))
     disk = np.hypot(*np.mgrid[-5:6, -4:5]) < 4.7
     for footprint in (disk, rng.random((3, 7)) < 0.3, rng.random((2, 3, 4)) < 0.5, np.ones((3, 4))):
@@ -108,6 +113,13 @@ def test_output_of_another_type(given, output):
     for name in FILTERS:
         if (given, output, name) != ("f", "B", "uniform_filter"):  # which cuts off means that are rounded
             check(name, x, (3, 11), output=np.dtype(output))
+
+
+@pytest.mark.parametrize("output", "BbIi")
+def test_means_of_short_integers_wrap_around_in_other_types(output):
+    for given in "hH":
+        x = numbers(np.random.default_rng(0), (33, 44), given)
+        check("uniform_filter", x, (3, 11), output=np.dtype(output))
 
 
 def test_outputs_and_inputs_lie_anywhere():

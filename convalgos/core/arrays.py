@@ -132,9 +132,10 @@ def as_laid(array: np.ndarray) -> np.ndarray:
     """C-contiguous, elements at multiples of their size and in native byte order; a copy if need be."""
     if is_laid(array.flags) and array.dtype.isnative:
         return array
+    native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
     if array.nbytes < LARGE or array.ndim < 2 or not _crosses_rows(array):
-        return np.require(array, array.dtype.newbyteorder("="), ("C", "A"))
-    copied = np.empty(array.shape, array.dtype.newbyteorder("="))
+        return array.astype(native, "C")
+    copied = np.empty(array.shape, native)
     side = round(BLOCK ** (1 / array.ndim))
     for first in product(*(range(0, size, side) for size in array.shape)):
         part = tuple(slice(i, i + side) for i in first)

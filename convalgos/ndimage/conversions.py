@@ -32,7 +32,8 @@ def holds(value: float, dtype: np.dtype) -> bool:
 
 def cast(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """As C casts float64 on common processors: cut off behind the point; short ones are low bits of int32."""
-    if dtype.kind == "f" or x.dtype == dtype or dtype.itemsize == 8:
+    short = x.dtype.kind in "iu" and x.dtype.itemsize <= 2  # of which low bits are the same in any way
+    if dtype.kind == "f" or x.dtype == dtype or dtype.itemsize == 8 or short:
         return x.astype(dtype, copy=False)
     with np.errstate(invalid="ignore"):
         whole = x.astype(np.float64, copy=False).astype(np.int64 if dtype == np.uint32 else np.int32)

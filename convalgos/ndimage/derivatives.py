@@ -12,7 +12,7 @@ from convalgos.core.arrays import as_laid
 from convalgos.ndimage import arguments
 from convalgos.ndimage.correlations import correlate1d
 from convalgos.ndimage.known_calls import known_calls
-from convalgos.ndimage.lines import Weights, correlate_axes, sum_of_axes
+from convalgos.ndimage.lines import Weights, correlate_axes, length_of_terms, sum_of_axes, sum_terms
 
 SECOND = np.array((1, -2, 1))  # differences
 
@@ -143,8 +143,7 @@ def generic_laplace(
     """
     results = _along_axes(input, derivative2, output, mode, cval, extra_arguments, extra_keywords, axes)
     total = next(results)
-    for further in results:
-        total += further
+    sum_terms(total, results)
     return total
 
 
@@ -172,11 +171,7 @@ def generic_gradient_magnitude(
     results = _along_axes(input, derivative, output, mode, cval, extra_arguments, extra_keywords, axes)
     total = next(results)
     if len(arguments.several_axes(axes, np.ndim(input))):
-        np.multiply(total, total, out=total)
-        for further in results:
-            np.multiply(further, further, out=further)
-            total += further
-        np.sqrt(total, out=total, casting="unsafe")
+        length_of_terms(total, results)
     return total
 
 

@@ -1,4 +1,4 @@
-"""Minima and maxima of windows of any shape: each row of a footprint is a few runs of neighbours."""
+"""Minima and maxima of windows of any shape: by their marked elements, or by runs of these in its rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.cpu.sliding.kernels import MINIMUM
+from convalgos.cpu.sliding.marked import MarkedWindow
 from convalgos.cpu.sliding.passes import Slides
 from convalgos.ndimage.arguments import InvalidArgument
 from convalgos.ndimage.conversions import cast, holds
 from convalgos.ndimage.known_calls import Write
 
-BAND = 1 << 18  # bytes of rows whose runs are reduced one after the other
+BAND = 1 << 18  # bytes of rows that are reduced together
+FEW = 20  # marked elements for each run of them, up to which each by itself takes less time; Xeon
+
+Run = tuple[Slides | None, list[tuple[slice, ...]]]  # see `_windows_of`
 
 
 def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarray:
@@ -39,8 +43,9 @@ def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarra
 class Footprint:
     """Minima or maxima under a footprint, of arrays of a shape and a dtype. Many threads may call it at once.
 
-    A call as f(x, y) fills y. Both are C-contiguous and apart from each other. Runs are windows along the
-    last axis, and bands of rows stay in the cache from one run to the next.
+    A call as f(x, y) fills y. Both are C-contiguous and apart from each other. Bands of rows get their
+    borders and stay in the cache meanwhile. Where rows of a footprint have long runs of neighbours, these are
+    windows along the last axis.
 
     Args:
         lows: elements of the footprint before the place of the output, along each axis.
@@ -61,10 +66,13 @@ class Footprint:
         self._bands = [(first, min(first + rows, shape[0])) for first in range(0, shape[0], rows)]
         self._before = footprint.shape[0] - 1  # rows more of x than of y
         whole = [len(source) for source in self._sources]
-        self._runs = {
-            last - first: _windows_of(footprint, whole, dtype, reduction, last - first)
-            for first, last in self._bands
-        }
+        rows_of = {last - first for first, last in self._bands}
+        self._runs, self._marked = dict[int, list[Run]](), dict[int, MarkedWindow]()
+        for n in rows_of:
+            if np.count_nonzero(footprint) <= FEW * len(list(_runs(footprint))):
+                self._marked[n] = MarkedWindow((n, *shape[1:]), dtype, footprint, reduction)
+            else:
+                self._runs[n] = _windows_of(footprint, whole, dtype, reduction, n)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         for first, last in self._bands:
@@ -76,6 +84,9 @@ class Footprint:
         band = self._padded(x, 0, at) if self._before else x[first:last]
         for axis in self._inner:
             band = self._padded(band, axis, self._sources[axis])
+        if self._marked:
+            self._marked[last - first].run(np.ascontiguousarray(band), y)
+            return
         found = self._parts(band, last - first)
         reduced = next(found)
         for part in found:
@@ -103,7 +114,7 @@ class Footprint:
 
 def _windows_of(
     footprint: np.ndarray, whole: Sequence[int], dtype: np.dtype, reduction: int, rows: int
-) -> list[tuple[Slides | None, list[tuple[slice, ...]]]]:
+) -> list[Run]:
     """(windows of one length along the last axis, places of their results that make y) of a band of rows."""
     shape = (rows + footprint.shape[0] - 1, *whole[1:])
     sizes = [n - taps + 1 for n, taps in zip(shape, footprint.shape, strict=True)]

@@ -14,10 +14,20 @@ from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, coarse_chain, s
 from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
 from convalgos.ndimage.known_calls import known_calls
-from convalgos.ndimage.lines import Weights, correlate_axes
+from convalgos.ndimage.lines import (
+    Combine,
+    Weights,
+    combined_terms,
+    correlate_axes,
+    length_of_terms,
+    sum_terms,
+)
 
 WIDE = 24  # radius from which a recursion takes less time; Zen 4
 LEAST = 1e-15  # sigmas up to here leave an axis as it is
+WINDOWS = {"truncate", "radius"}  # arguments that only tell where weights end
+
+Smoothed = tuple[int, float, int, Any, int]  # (axis, sigma, order, mode, radius)
 
 
 @known_calls
@@ -81,7 +91,7 @@ def gaussian_filter(
         truncate: as there.
         axes: those along which it smooths; None for all.
         max_rel_error: how far results may be from these, as a share of the largest absolute value; 1e-3 or
-            1e-4 let wide Gaussians of float32 and float64 be computed on coarser grids, or by recursions,
+            1e-4 let wide Gaussians to float32 and float64 be computed on coarser grids, or by recursions,
             whose time does not depend on sigma; NaN then spreads farther. SciPy has no such argument.
 
     Raises:
@@ -96,19 +106,12 @@ def gaussian_filter(
         array([ 4,  6,  8,  9, 11])
     """
     x = arguments.input_array("input", input)
-    along = arguments.several_axes(axes, x.ndim)
-    values = [(n, arguments.per_axis(n, v, len(along))) for n, v in
-              (("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]  # fmt: skip
-    smoothed = [
-        (axis, float(s), arguments.whole_number("order", o), m, radius_of(s, truncate, r))
-        for axis, s, o, m, r in zip(along, *(v for _, v in values), strict=True)
-        if arguments.finite_number("sigma", s) > LEAST
-    ]
+    smoothed = _smoothed(x.ndim, sigma, order, mode, truncate, radius, axes)
     if max_rel_error is not None:
         result = _approximated(x, smoothed, output, cval, max_rel_error)
         if result is not None:
             return result
-    steps = [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
+    steps = _steps(smoothed)
     if steps and x.dtype.kind != "c":
         return correlate_axes(x, steps, output, cval)
     result = arguments.output_array(output, x)  # whose dtype SciPy does not promote here
@@ -118,6 +121,7 @@ def gaussian_filter(
     return result
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def gaussian_laplace(
     input: Any,
@@ -141,14 +145,18 @@ def gaussian_laplace(
         array([ 0.208, -0.073, -0.27 , -0.073,  0.208])
     """
     x = arguments.input_array("input", input)
+    sigmas = _sigmas(sigma, axes, x.ndim)
+    result = _combined_derivatives(x, sigmas, 2, output, mode, cval, axes, kwargs, sum_terms)
+    if result is not None:
+        return result
 
     def second(x: Any, axis: int, output: Any, mode: Any, cval: Any) -> Any:
         return gaussian_filter(x, sigmas, _only(2, axis, x.ndim), output, mode, cval, **kwargs)
 
-    sigmas = _sigmas(sigma, axes, x.ndim)
     return derivatives.generic_laplace(x, second, output, mode, cval, axes=axes)
 
 
+@known_calls
 @any_kind("cupyx.scipy.ndimage")
 def gaussian_gradient_magnitude(
     input: Any,
@@ -173,11 +181,48 @@ def gaussian_gradient_magnitude(
         array([2.819, 2.917, 2.917, 2.819])
     """
     x = arguments.input_array("input", input)
+    result = _combined_derivatives(x, sigma, 1, output, mode, cval, axes, kwargs, length_of_terms)
+    if result is not None:
+        return result
 
     def first(x: Any, axis: int, output: Any, mode: Any, cval: Any) -> Any:
         return gaussian_filter(x, sigma, _only(1, axis, x.ndim), output, mode, cval, **kwargs)
 
     return derivatives.generic_gradient_magnitude(x, first, output, mode, cval, axes=axes)
+
+
+def _smoothed(
+    ndim: int, sigma: Any, order: Any, mode: Any, truncate: float = 4.0, radius: Any = None, axes: Any = None
+) -> list[Smoothed]:
+    """Of the axes that `gaussian_filter` does not leave as they are."""
+    along = arguments.several_axes(axes, ndim)
+    values = [(n, arguments.per_axis(n, v, len(along))) for n, v in
+              (("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]  # fmt: skip
+    return [
+        (axis, float(s), arguments.whole_number("order", o), m, radius_of(s, truncate, r))
+        for axis, s, o, m, r in zip(along, *(v for _, v in values), strict=True)
+        if arguments.finite_number("sigma", s) > LEAST
+    ]
+
+
+def _steps(smoothed: list[Smoothed]) -> list[Weights]:
+    return [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
+
+
+def _combined_derivatives(
+    x: np.ndarray, sigma: Any, order: int, output: Any, mode: Any, cval: Any, axes: Any,
+    kwargs: dict[str, Any], combine: Combine,
+) -> np.ndarray | None:  # fmt: skip
+    """What derivatives of an order along each axis make together, as `combined_terms` has it."""
+    if not WINDOWS.issuperset(kwargs):
+        return None
+    along = arguments.several_axes(axes, x.ndim)
+    modes = arguments.per_axis("mode", mode, len(along))
+    terms = [
+        _steps(_smoothed(x.ndim, sigma, _only(order, axis, x.ndim), beyond, **kwargs))
+        for axis, beyond in zip(along, modes, strict=True)
+    ]
+    return combined_terms(x, terms, output, cval, combine)
 
 
 def _approximated(
@@ -188,28 +233,32 @@ def _approximated(
         raise ValueError(f"max_rel_error={shown(max_rel_error)} must be a number above 0, or None")
     asked = x.dtype if output is None else np.dtype(getattr(output, "dtype", output))
     widest = max((radius for *_, radius in smoothed), default=0)
-    if x.dtype.kind != "f" or asked != x.dtype or widest < WIDE or any(o for _, _, o, _, _ in smoothed):
+    dtype = asked.newbyteorder("=")
+    if dtype.char not in "fd" or (x.dtype.kind not in "biu" and x.dtype != dtype):
         return None
-    if not x.size:
+    if not x.size or widest < WIDE or any(o for _, _, o, _, _ in smoothed):
         return None
     filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
     boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
     result = arguments.output_array(output, x)
     lines = [(boundary, x.shape[axis]) for boundary, (axis, *_) in zip(boundaries, smoothed, strict=True)]
-    steps = steps_within(filters, lines, x.dtype, max_rel_error)
+    steps = steps_within(filters, lines, dtype, max_rel_error)
     if steps is not None:
         axes = sorted(
             CoarseAxis(axis, boundary, *each, step)
             for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
         )
-        if why_not_coarse(x.shape, axes, x.itemsize) is None:
-            chain = coarse_chain(x.shape, x.dtype, tuple(axes), float(cval))
-            return arguments.fill(result, x, chain.run)
-    found = recursions_within(filters, x.dtype, max_rel_error)
+        if why_not_coarse(x.shape, axes, dtype.itemsize) is None:
+            chain = coarse_chain(x.shape, dtype, tuple(axes), float(cval))
+            if x.dtype == dtype:
+                return arguments.fill(result, x, chain.run)
+            return arguments.fill(result, x, lambda x, y: chain.run(x.astype(dtype), y))
+    found = recursions_within(filters, dtype, max_rel_error)
     if found is None:
         return None
 
-    def write(source: np.ndarray, y: np.ndarray) -> None:
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        source = x.astype(dtype, copy=False)
         for by, boundary, (axis, *_) in zip(found, boundaries, smoothed, strict=True):
             recurse_along(source, y, axis, by, boundary, float(cval))
             source = y

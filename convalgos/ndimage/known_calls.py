@@ -63,6 +63,8 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
         key = y = None
         x: Any = args[0] if args else None
         if type(x) is np.ndarray and x.dtype.isnative:
+            if not arrays.is_laid(x.flags):
+                return taken(arrays.as_laid(x), *args[1:], **kwargs)  # type: ignore[arg-type]
             y = args[written] if len(args) > written else kwargs.get(WRITTEN)
             if type(y) in PLAIN or isinstance(y, np.dtype):
                 key = _key(function, args, kwargs)
@@ -75,19 +77,19 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
         known = None if key is None else _kept.get(key)
         if known is None:
             return _told(function, args, kwargs, key)
-        (write, dtype), source = known, arrays.as_laid(x)
+        write, dtype = known
         place: int | str = 0
         if type(y) is not np.ndarray:
             y = new_array(x.shape, dtype)
             filled = None
-        elif arrays.is_laid(y.flags) and _is_apart(y, source):
+        elif arrays.is_laid(y.flags) and _is_apart(y, x):
             filled, place = y, written if len(args) > written else WRITTEN
         else:
-            y[...] = filled_apart(source, dtype, write)
+            y[...] = filled_apart(x, dtype, write)
             return y
-        if source is x and recent.asks_for(key):
+        if recent.asks_for(key):
             recent.add((plan_threads(), write, dtype, place), args, kwargs, filled)
-        write(source, y)
+        write(x, y)
         return y
 
     return taken

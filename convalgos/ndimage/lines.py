@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from convalgos.cpu.filtering import line_crosses
 from convalgos.cpu.filtering.line_filters import passes_of, run_passes
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.ndimage import arguments
-from convalgos.ndimage.known_calls import Write
+from convalgos.ndimage.known_calls import Write, filled_apart
 
 
 class Weights(NamedTuple):
@@ -87,11 +87,55 @@ def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:
 
 
 def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray | None:
-    """The sum of x correlated along each axis, in one pass; None where several do it, or SciPy's rounding."""
-    if x.dtype.kind == "c" or not x.size:
+    """The sum of x correlated along each axis, in one pass where that gives SciPy's rounding; None of complex
+    numbers, of no elements and of no axes."""
+    if x.dtype.kind == "c" or not x.size or not steps:
         return None
     result = arguments.output_array(output, x)
     read = sorted((_read(step, cval, x.shape) for step in steps), key=lambda step: step.axis)
     if result.dtype.kind not in "fiu" or line_crosses.why_not_sum(x, read, result.dtype):
-        return None
+        return combined_terms(x, [[step] for step in steps], result, cval, sum_terms)
     return arguments.fill(result, x, lambda x, y: line_crosses.sum_lines_of_axes(x, read, y))
+
+
+Combine = Callable[[np.ndarray, Iterator[np.ndarray]], None]  # y is the first term, then what all make
+
+
+def combined_terms(
+    x: np.ndarray, terms: Sequence[Sequence[Weights]], output: Any, cval: Any, combine: Combine
+) -> np.ndarray | None:
+    """What terms make together, each of them x correlated by steps in turn, of the type of the output.
+
+    None of complex and boolean numbers, of no elements, and of a term without steps.
+    """
+    if x.dtype.kind == "c" or not x.size or not terms or not all(terms):
+        return None
+    result = arguments.output_array(output, x)
+    if result.dtype.kind not in "fiu":
+        return None
+    dtype = result.dtype.newbyteorder("=")
+    writes = [
+        _write_of(x.shape, x.dtype, dtype, tuple(_read(step, cval, x.shape) for step in term))
+        for term in terms
+    ]
+
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        writes[0](x, y)
+        combine(y, (filled_apart(x, dtype, each) for each in writes[1:]))
+
+    return arguments.fill(result, x, write)
+
+
+def sum_terms(y: np.ndarray, others: Iterable[np.ndarray]) -> None:
+    """y and others, added up in y's type."""
+    for other in others:
+        y += other
+
+
+def length_of_terms(y: np.ndarray, others: Iterable[np.ndarray]) -> None:
+    """The root of the sum of squares of y and others, which are written, in y's type."""
+    np.multiply(y, y, out=y)
+    for other in others:
+        np.multiply(other, other, out=other)
+        y += other
+    np.sqrt(y, out=y, casting="unsafe")

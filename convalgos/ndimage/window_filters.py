@@ -285,7 +285,8 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
             return slide_all.shortest
         return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
-    exact = reduction != MEAN or of.kind == into.kind == "f"  # means of integers are no integers yet
+    whole = of.kind in "iu" and of.itemsize <= 2 and into.kind in "iu"  # means are cut off alike in both
+    exact = reduction != MEAN or of.kind == into.kind == "f" or whole
     fits = exact and fill_value_in(cval, of, reduction, used) is not None
     wide = np.dtype(np.float64)
     first, others = of if fits else wide, into if beyond is not None else wide

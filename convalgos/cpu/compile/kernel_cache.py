@@ -58,6 +58,7 @@ TOOLKIT = (
     "cpu/runtime/worker_cores.py",
     "cpu/runtime/finish.py",
     "cpu/vectors/activations.py",
+    "cpu/vectors/lanes.py",
     "cpu/vectors/logarithms.py",
     "cpu/layout/channel_vectors.py",
     "cpu/elementwise/matrix_rows.py",
@@ -77,6 +78,7 @@ TOOLKIT = (
     "cpu/tiled/integer_points.py",
     "cpu/tiled/row_products.py",
     "cpu/tiled/split_rows.py",
+    "cpu/filtering/line_borders.py",
     "cpu/filtering/line_elements.py",
     "cpu/filtering/line_sums.py",
     "cpu/filtering/small_elements.py",
@@ -94,6 +96,7 @@ TOOLKIT = (
     "cpu/pooling/elements.py",
     "cpu/pooling/maxima.py",
     "cpu/pooling/reductions.py",
+    "cpu/sliding/kernels.py",
     "cpu/vectors/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels

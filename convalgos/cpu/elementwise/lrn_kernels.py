@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from convalgos.cpu.elementwise.pixel_vectors import (
     each_pixel_vector,
-    load_pixel_vector,
     run_of_pixels,
-    store_pixel_vector,
 )
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.logarithms import logarithm
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
@@ -66,12 +65,12 @@ def lrn_planes(
             with v.loop(v.isub(end, begin)) as i:
                 row = v.iadd(first, v.imul(v.iadd(begin, i), plane))
                 for offset, total in zip(offsets, sums, strict=True):
-                    value = load_pixel_vector(v, source, v.iadd(row, offset), mask)
+                    value = load_lanes(v, source, v.iadd(row, offset), mask)
                     total.set(v.fma(value, value, total.value))
             for offset, total in zip(offsets, sums, strict=True):
                 at = v.iadd(v.iadd(first, v.imul(c, plane)), offset)
-                value = v.fmul(load_pixel_vector(v, source, at, mask), _share(v, total.value, numbers))
-                store_pixel_vector(v, value, to, at, mask)
+                value = v.fmul(load_lanes(v, source, at, mask), _share(v, total.value, numbers))
+                store_lanes(v, value, to, at, mask)
 
     each_pixel_vector(v, count, vectors)
 

@@ -15,16 +15,15 @@ from collections.abc import Callable, Sequence
 from convalgos.cpu.elementwise.pixel_vectors import (
     each_pixel_vector,
     in_all_lanes,
-    load_pixel_vector,
     pixels_of,
     run_of_pixels,
-    store_pixel_vector,
 )
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import activate, fmin
 from convalgos.cpu.vectors.instructions import Register
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 # Steps in elements: from one pixel to the next, and from one vector of channels to the next, or from one
@@ -132,18 +131,18 @@ def normalise_planes(
         sums, squares = ([v.register(v.zero()) for _ in offsets] for _ in range(2))
         with v.loop(channels) as c:
             for at, total in zip(places(c), sums, strict=True):
-                total.set(v.fadd(total.value, load_pixel_vector(v, source, at, mask)))
+                total.set(v.fadd(total.value, load_lanes(v, source, at, mask)))
         means = [v.fmul(total.value, of_mean) for total in sums]
         with v.loop(channels) as c:
             for at, mean, square in zip(places(c), means, squares, strict=True):
-                left = v.fsub(load_pixel_vector(v, source, at, mask), mean)
+                left = v.fsub(load_lanes(v, source, at, mask), mean)
                 square.set(v.fma(left, left, square.value))
         factors = [fmin(v, _reciprocal_root(v, s.value, share, epsilon), most) for s in squares]
         with v.loop(channels) as c:
             g, b = v.broadcast(by, c), v.broadcast(plus, c)
             for at, mean, factor in zip(places(c), means, factors, strict=True):
-                value = v.fma(v.fmul(v.fsub(load_pixel_vector(v, source, at, mask), mean), factor), g, b)
-                store_pixel_vector(v, value, to, at, mask)
+                value = v.fma(v.fmul(v.fsub(load_lanes(v, source, at, mask), mean), factor), g, b)
+                store_lanes(v, value, to, at, mask)
 
     each_pixel_vector(v, count, vectors)
 
@@ -217,14 +216,14 @@ def plane_moments(v: Vec, x: Value, mean: Value, squares: Value, numbers: Value,
 
     def add(first: Value, offsets: range, mask: Value) -> None:
         for offset, total in zip(offsets, sums, strict=False):
-            total.set(v.fadd(total.value, load_pixel_vector(v, source, v.iadd(first, offset), mask)))
+            total.set(v.fadd(total.value, load_lanes(v, source, v.iadd(first, offset), mask)))
 
     each_pixel_vector(v, pixels, add)
     middle = v.fmul(in_all_lanes(v, _added(v, sums), v.fadd), v.broadcast(v.pointer(numbers)))
 
     def add_squares(first: Value, offsets: range, mask: Value) -> None:
         for offset, total in zip(offsets, left, strict=False):
-            off = v.fsub(load_pixel_vector(v, source, v.iadd(first, offset), mask), middle)
+            off = v.fsub(load_lanes(v, source, v.iadd(first, offset), mask), middle)
             off = off if mask is None else v.b.select(mask, off, v.zero())
             total.set(v.fma(off, off, total.value))
 
@@ -311,8 +310,8 @@ def apply_plane(
     def vectors(first: Value, offsets: range, mask: Value) -> None:
         for offset in offsets:
             at = v.iadd(first, offset)
-            off = v.fsub(load_pixel_vector(v, source, at, mask), middle)
-            store_pixel_vector(v, activate(v, KIND, v.fma(off, by, plus), a, b), to, at, mask)
+            off = v.fsub(load_lanes(v, source, at, mask), middle)
+            store_lanes(v, activate(v, KIND, v.fma(off, by, plus), a, b), to, at, mask)
 
     each_pixel_vector(v, pixels, vectors)
 

@@ -46,19 +46,6 @@ def each_pixel_vector(v: Vec, count: Value, vectors: Callable[[Value, range, Val
         vectors(first, range(1), v.mask(v.isub(count, first)))
 
 
-def load_pixel_vector(v: Vec, source: Value, at: Value, mask: Value) -> Value:
-    """A vector of pixels, of which a mask or None tells those that there are."""
-    return v.load(source, at) if mask is None else v.load_masked(source, at, mask)
-
-
-def store_pixel_vector(v: Vec, value: Value, to: Value, at: Value, mask: Value) -> None:
-    """What `load_pixel_vector` reads."""
-    if mask is None:
-        v.store(value, to, at)
-    else:
-        v.store_masked(value, to, at, mask)
-
-
 def in_all_lanes(v: Vec, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
     """All lanes combined, in each of them."""
     distance = v.lanes // 2

@@ -13,15 +13,14 @@ from convalgos.cpu.elementwise.pixel_vectors import (
     LOWEST,
     each_pixel_vector,
     in_all_lanes,
-    load_pixel_vector,
     pixels_of,
     run_of_pixels,
-    store_pixel_vector,
 )
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.logarithms import logarithm
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
@@ -63,24 +62,24 @@ def softmax_planes(
         sums = [v.register(v.zero()) for _ in offsets]
         with v.loop(channels) as c:
             for at, most in zip(places(c), largest, strict=True):
-                most.set(v.fmax(load_pixel_vector(v, source, at, mask), most.value))
+                most.set(v.fmax(load_lanes(v, source, at, mask), most.value))
         with v.loop(channels) as c:
             for at, most, total in zip(places(c), largest, sums, strict=True):
-                value = exponential(v, v.fsub(load_pixel_vector(v, source, at, mask), most.value))
+                value = exponential(v, v.fsub(load_lanes(v, source, at, mask), most.value))
                 total.set(v.fadd(total.value, value))
                 if not LOGS:
-                    store_pixel_vector(v, value, to, at, mask)
+                    store_lanes(v, value, to, at, mask)
         if LOGS:
             logs = [_logarithm_of_sum(v, total.value) for total in sums]
             with v.loop(channels) as c:
                 for at, most, log in zip(places(c), largest, logs, strict=True):
-                    value = v.fsub(load_pixel_vector(v, source, at, mask), most.value)
-                    store_pixel_vector(v, v.fsub(value, log), to, at, mask)
+                    value = v.fsub(load_lanes(v, source, at, mask), most.value)
+                    store_lanes(v, v.fsub(value, log), to, at, mask)
             return
         shares = [v.b.fdiv(v.const(1), total.value) for total in sums]
         with v.loop(channels) as c:
             for at, share in zip(places(c), shares, strict=True):
-                store_pixel_vector(v, v.fmul(load_pixel_vector(v, to, at, mask), share), to, at, mask)
+                store_lanes(v, v.fmul(load_lanes(v, to, at, mask), share), to, at, mask)
 
     each_pixel_vector(v, count, vectors)
 

@@ -16,7 +16,7 @@ splines of Unser, Aldroubi and Eden 1993, "B-spline signal processing", IEEE Tra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,7 +34,8 @@ RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
 NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
 SHORT = 1 << 9  # elements of rows that are multiplied by matrices rather than turned over; Sapphire Rapids
-FEW_TURNED = 3 << 14  # elements that NumPy turns over before a run is bound; Sapphire Rapids
+FEW_TURNED = 3 << 14  # elements that NumPy turns over, or adds to, before a run is bound; Sapphire Rapids
+SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of its own takes 2 us
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
 PERIOD = 256  # of the transforms that find the short filter, in steps
@@ -134,6 +135,8 @@ class CoarseChain:
         self._add(shape, axes)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
+        is_small = max(self._sizes) * dtype.itemsize < SMALL
+        self._empty: Callable[..., np.ndarray] = np.empty if is_small else aligned_empty
 
     def _add(self, shape: Shape, axes: tuple[CoarseAxis, ...]) -> None:
         one, *others = axes
@@ -159,11 +162,14 @@ class CoarseChain:
     def _multiply(self, one: CoarseAxis, size: int, rows: int) -> bool:
         """Rows of elements by matrices, if they are sums of nothing else."""
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
-        *matrices, filled = grid_matrices(one.boundary, size, one.step, filtered)
-        if filled and self._fill != 0:
-            return False
-        for matrix in matrices:
-            self._passes.append(MatrixPass(rows, matrix.astype(self._dtype), self._threads))
+        to, back, filled = grid_matrices(one.boundary, size, one.step, filtered)
+        added = None
+        if filled is not None and self._fill != 0:
+            if rows * size > FEW_TURNED:
+                return False
+            added = (self._fill * filled).astype(self._dtype)
+        for matrix, offset in ((to, None), (back, added)):
+            self._passes.append(MatrixPass(rows, matrix.astype(self._dtype), self._threads, offset))
         return True
 
     def _turn(self, rows: int, columns: int) -> None:
@@ -178,7 +184,7 @@ class CoarseChain:
 
         x, y: C-contiguous, and apart from each other.
         """
-        held = [aligned_empty(size, self._dtype) for size in self._sizes]
+        held = [self._empty(size, self._dtype) for size in self._sizes]
         *others, last = self._passes
         for i, one in enumerate(others):
             one.run(x, held[i % 2])

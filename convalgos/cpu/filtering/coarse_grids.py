@@ -59,14 +59,15 @@ def sums_on_grid(
 
 def grid_matrices(
     boundary: str, size: int, step: float, middle: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, bool]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """(size, places) to the grid and along it, (places, size) back, by which rows of elements are multiplied,
-    and whether the fill value has a part in sums, which is left out."""
+    and (size,) what a fill value of 1 adds to them then, or None where it has no part."""
     down, along, up = sums_on_grid(boundary, size, step, middle)
     once = down if along is None else _at_once(down, along, size)
     back = np.zeros((once.rows, size))
     back[up.firsts + np.arange(4)[:, None], np.arange(size)] = up.weights.T
-    return np.ascontiguousarray(once.weights[:, :size].T), back, once.weights.shape[1] > size
+    filled = once.weights[:, size] @ back if once.weights.shape[1] > size else None
+    return np.ascontiguousarray(once.weights[:, :size].T), back, filled
 
 
 def _to_grid(boundary: str, size: int, step: float, places: np.ndarray) -> RowSums:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.cpu.filtering.line_borders import border_place, fill_borders, shift_lines
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
+from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # x_bytes, y_bytes: of an element. Kernels: load (x to sums), store (sums to y), reload (y to sums), `sums`
 # across lines and `row_sums` along them, settle and row_settle, which store with a look at each sum; 0 for
@@ -39,50 +40,6 @@ FIELDS = fields(
 )
 
 AXIS = fields("size step taps low sources")  # an axis across lines; step: lines from one of its elements on
-
-
-@jit.helper
-def copy_pixel(target: int, source: int, count: int, size: int) -> None:
-    """target[:count] = source[:count], of elements of 2, 4 or 8 bytes."""
-    if count > 1:
-        copy_bytes(target, source, count * size)
-    elif size == 2:
-        carray(pointer(target), 1, np.int16)[0] = carray(pointer(source), 1, np.int16)[0]
-    elif size == 4:
-        carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
-    else:
-        carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
-
-
-@jit.helper
-def fill_borders(a: Any, line: int, x: int, first: int, pixels: int, size: int) -> None:
-    """What lies before and behind some pixels of a line that begin at `line`.
-
-    x: the whole line in memory where `line` has only a part of it, or 0.
-    """
-    sources = carray(pointer(a.row_sources), a.row_taps, np.int64)
-    k, end = first, first + pixels + a.row_taps - 1
-    while k < end:
-        if a.row_low <= k < a.row_low + a.pixels:
-            k = a.row_low + a.pixels  # what lies between the borders is there
-        else:
-            target = line + (k - a.row_low - first) * a.after * size
-            source = sources[k if k < a.row_low else k - a.pixels]
-            if source < 0:
-                copy_pixel(target, a.filling, a.after, size)
-            elif x == 0:
-                copy_pixel(target, line + source * a.after * size, a.after, size)
-            else:
-                call(a.load, (x + source * a.after * a.x_bytes, target, a.after))
-            k += 1
-
-
-@jit.helper
-def shift_lines(a: Any, table: int, line: int, size: int) -> None:
-    """The table of a line, shifted by each tap."""
-    shifted = carray(pointer(table), a.row_taps, np.int64)
-    for t in range(a.row_taps):
-        shifted[t] = line + (t - a.row_low) * a.after * size
 
 
 @jit.helper
@@ -149,17 +106,6 @@ def rows_share(SIZE: int) -> jit.Kernel:
             sum_along(a, scratch, table, y, pixels * a.after)
 
     return rows_share
-
-
-@jit.helper
-def border_place(place: int, size: int, low: int, taps: int, sources: int) -> int:
-    """The element at a place, which may lie beyond the ends of an axis, or -1."""
-    source, table = place, carray(pointer(sources), taps, np.int64)
-    if place < 0:
-        source = table[place + low]
-    elif place >= size:
-        source = table[place + low - size]
-    return int(source)
 
 
 @jit.specialise

@@ -9,6 +9,7 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec
 
 KINDS = (  # of elements in memory, by the names of their dtypes
@@ -26,16 +27,12 @@ def _integers(v: Vec, KIND: int) -> tuple[Integers, bool]:
 
 def loaded(v: Vec, KIND: int, source: Value, at: Value, mask: Value = None) -> Value:
     """Numbers of a kind in memory as v computes with them."""
-
-    def read(held: Vec) -> Value:
-        return held.load(source, at) if mask is None else held.load_masked(source, at, mask)
-
     if KIND in (FLOAT, DOUBLE):
         held = Vec(v.b, v.lanes, 4 if KIND == FLOAT else 8)
-        value = read(held)
+        value = load_lanes(held, source, at, mask)
         return value if held.size == v.size else v.b.fpext(value, v.type)
     integers, signed = _integers(v, KIND)
-    value = read(integers)
+    value = load_lanes(integers, source, at, mask)
     if integers.size < 4:
         value, signed = integers.resized(value, 4, signed), True
     return (v.b.sitofp if signed else v.b.uitofp)(value, v.type)
@@ -62,10 +59,7 @@ def stored(v: Vec, KIND: int, value: Value, target: Value, at: Value, mask: Valu
         else:
             value = v.b.fptosi(value, word)
             value = value if held.type == word else v.b.trunc(value, held.type)
-    if mask is None:
-        held.store(value, target, at)
-    else:
-        held.store_masked(value, target, at, mask)
+    store_lanes(held, value, target, at, mask)
 
 
 @jit.specialise
@@ -97,12 +91,9 @@ def convert_line(v: Vec, KIND: int, LOAD: int, source: Value, target: Value, cou
         mask = None if rest is None else v.mask(rest)
         if LOAD:
             value = loaded(v, KIND, one, at, mask)
-            if mask is None:
-                v.store(value, other, at)
-            else:
-                v.store_masked(value, other, at, mask)
+            store_lanes(v, value, other, at, mask)
         else:
-            value = v.load(one, at) if mask is None else v.load_masked(one, at, mask)
+            value = load_lanes(v, one, at, mask)
             stored(v, KIND, value, other, at, mask)
 
     loop_blocks(v, count, v.lanes, move)

@@ -200,7 +200,8 @@ class LinePass:
         """Whether sums lie from 0 to 255, and are settled."""
         taps, types = step.weights, {self.sources[step], self.y_dtype}
         held = min(*taps, step.fill) >= 0 and 255 * math.fsum(taps) < 255.5 and step.fill <= 255
-        return types == {np.dtype(np.uint8)} and held and self.ways[step] == CLOSE and len(taps) <= MOST_TAPS
+        known = self.size == 4 and self.ways[step] == CLOSE and len(taps) <= MOST_TAPS
+        return types == {np.dtype(np.uint8)} and held and known
 
     def _whole(self, step: LineStep, kind: int) -> tuple[int, int]:
         """(kernel, address of its bounds) of sums of bytes to a kind; each product is rounded by 2**-16."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec
 
 FUSED, IN_ORDER, SYMMETRIC, ANTISYMMETRIC = range(4)  # sums: of fused products, or in SciPy's order
@@ -50,17 +51,11 @@ def weighted_line(
 
         def line(t: Value) -> list[Value]:
             source = v.pointer(v.table64(table, t))
-            return [
-                v.load(source, place) if mask is None else v.load_masked(source, place, mask)
-                for place, mask in zip(places, masks, strict=True)
-            ]
+            return [load_lanes(v, source, place, mask) for place, mask in zip(places, masks, strict=True)]
 
         sums = tap_sums(v, ORDER, line, w, taps, vectors)
         for total, place, mask in zip(sums, places, masks, strict=True):
-            if mask is None:
-                v.store(total, out, place)
-            else:
-                v.store_masked(total, out, place, mask)
+            store_lanes(v, total, out, place, mask)
 
     _in_blocks(v, count, block)
 
@@ -120,10 +115,7 @@ def weighted_rows(
         totals = shared_sums(v, table, w, taps, places, masks, ROWS, v.zero())
         for out, row in zip(outs, totals, strict=True):
             for total, place, mask in zip(row, places, masks, strict=True):
-                if mask is None:
-                    v.store(total.value, out, place)
-                else:
-                    v.store_masked(total.value, out, place, mask)
+                store_lanes(v, total.value, out, place, mask)
 
     loop_blocks(v, count, NARROW * v.lanes, block)
 
@@ -137,10 +129,7 @@ def shared_sums(
 
     def meet(j: Value, rows: range) -> None:
         source = v.pointer(v.table64(table, j))
-        values = [
-            v.load(source, place) if mask is None else v.load_masked(source, place, mask)
-            for place, mask in zip(places, masks, strict=True)
-        ]
+        values = [load_lanes(v, source, place, mask) for place, mask in zip(places, masks, strict=True)]
         for r in rows:
             scale = v.broadcast(w, v.isub(j, r))
             for total, x in zip(totals[r], values, strict=True):

@@ -17,7 +17,7 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 CACHE = 1 << 19  # bytes of the rows under a sum, in the second cache; Zen 4
 SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
-SHARE = 1 << 15  # products that are worth a thread
+SHARE = 1 << 13  # products of vectors that are worth a thread; Sapphire Rapids
 UNITS = 4  # of work for each thread
 # x and y are (outer, rows, inner). Row j of y is the sum over t of weights[j % phases][t] times the row of x
 # that `sources` has at firsts[j] + t, where -1 is the fill value. `stream` stores around the caches, or is 0.
@@ -104,13 +104,14 @@ class RowPass:
 
 
 class MatrixPass:
-    """y (rows, columns) = x (rows, taps) times a matrix (taps, columns), of few columns or taps.
+    """y (rows, columns) = x (rows, taps) times a matrix (taps, columns), of few columns or taps, + offset.
 
     The rows of the matrix are summed, with weights that are the elements of x.
     """
 
-    def __init__(self, rows: int, matrix: np.ndarray, threads: int):
+    def __init__(self, rows: int, matrix: np.ndarray, threads: int, offset: np.ndarray | None = None):
         self._matrix, (taps, columns) = matrix, matrix.shape
+        self._offset = offset  # (columns,)
         by = RowSums(np.zeros(rows, np.int64), np.arange(taps), np.zeros((rows, taps)))
         self._sums = RowPass(1, taps, columns, matrix.dtype, by, 0.0, threads, "weights")
         self.count = self._sums.count
@@ -118,3 +119,6 @@ class MatrixPass:
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         """Many threads may run it at once."""
         self._sums.run(self._matrix, y, x)
+        if self._offset is not None:
+            rows = y.reshape(-1)[: self.count].reshape(-1, len(self._offset))
+            rows += self._offset

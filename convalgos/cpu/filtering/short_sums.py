@@ -25,6 +25,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.packing import shorts_of_words
 from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of, vector_bytes
 
@@ -114,7 +115,7 @@ def wrapped_rows(
         for r, row in enumerate(totals):
             out = s.pointer(s.iadd(y, s.imul(y_step, r)))
             for total, place in zip(row, places, strict=True):
-                _store(s, total.value, out, place, mask)
+                store_lanes(s, total.value, out, place, mask)
 
     _in_blocks(s, count, 4 if MANY == 1 or v.lanes >= 16 else 2, block)
 
@@ -140,7 +141,7 @@ def fixed_rows(
             """A line and the next one, with pairs of taps of some rows."""
             sources = [s.pointer(n.table64(table, each)) for each in (line, n.imin(n.iadd(line, 1), last))]
             for m, place in enumerate(places):
-                values = [_load(s, source, place, mask) for source in sources]
+                values = [load_lanes(s, source, place, mask) for source in sources]
                 values = values if SIGNED else [s.bit_xor(x, s.const(SIGN)) for x in values]
                 for half in range(2):
                     both = n.b.bitcast(s.shuffle(values[0], values[1], _halves(s.lanes, half)), n.type)
@@ -161,7 +162,7 @@ def fixed_rows(
             for halves, place in zip(row, places, strict=True):
                 words = [n.add(h.value, n.b.ashr(low.value, bits)) for h, low in halves]
                 few, value = _whole_parts(n, SIGNED, words, digits)
-                _store(s, value, out, place, mask)
+                store_lanes(s, value, out, place, mask)
                 masks.append(few)
             with n.b.if_then(_any_of(n, masks), likely=False):
                 begin, left = n.iadd(table, 16 * r), n.isub(count, at)
@@ -244,17 +245,6 @@ def _sum_again(
 
         (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
         stored(wide, SHORTS[SIGNED], v.b.call(trunc, [total]), out, place, mask)
-
-
-def _load(s: Integers, source: Value, place: Value, mask: Value) -> Value:
-    return s.load(source, place) if mask is None else s.load_masked(source, place, mask)
-
-
-def _store(s: Integers, value: Value, target: Value, place: Value, mask: Value) -> None:
-    if mask is None:
-        s.store(value, target, place)
-    else:
-        s.store_masked(value, target, place, mask)
 
 
 def _in_blocks(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:

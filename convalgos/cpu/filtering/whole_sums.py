@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded, stored
-from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums, tap_sums
+from convalgos.cpu.filtering.line_sums import IN_ORDER, NARROW, ROWS, shared_sums, tap_sums
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
 
 FRACTION = 15  # digits behind the point of float32 from 256 to 511
@@ -33,6 +34,18 @@ def settle_line(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
     return settle_line
 
 
+@jit.specialise
+def settle_window(KIND: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """`settle_line` of windows: tap t begins in line places[0][t] of the table, places[1][t] bytes on."""
+
+    def settle_window(
+        table: int, places: int, weights: int, taps: int, count: int, sums: int, y: int, bounds: int
+    ) -> None:  # fmt: skip
+        cut_off_windows(SIZE, LANES, KIND, table, places, weights, taps, count, sums, y, bounds)
+
+    return settle_window
+
+
 @simd.emitter
 def cut_off(
     v: Vec, KIND: int, ORDER: int, table: Value, weights: Value, taps: Value, count: Value, sums: Value,
@@ -42,6 +55,28 @@ def cut_off(
 
     bounds: (error of the sums, 1 - that, magnitude up to which they have none).
     """
+    _cut_off(v, KIND, ORDER, lambda t: v.table64(table, t), weights, taps, count, sums, y, bounds)
+
+
+@simd.emitter
+def cut_off_windows(
+    v: Vec, KIND: int, table: Value, places: Value, weights: Value, taps: Value, count: Value, sums: Value,
+    y: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """`cut_off` of the windows of `settle_window`."""
+
+    def address(t: Value) -> Value:
+        begin = v.table64(table, v.table64(places, t))
+        return v.iadd(begin, v.table64(places, v.iadd(taps, t)))
+
+    _cut_off(v, KIND, IN_ORDER, address, weights, taps, count, sums, y, bounds)
+
+
+def _cut_off(
+    v: Vec, KIND: int, ORDER: int, address: Callable[[Value], Value], weights: Value, taps: Value,
+    count: Value, sums: Value, y: Value, bounds: Value,
+) -> None:  # fmt: skip
+    """See `cut_off`; `address` emits where the line of a tap lies."""
     source, out, w, near = (v.pointer(address) for address in (sums, y, weights, bounds))
     whole_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.trunc.{v.suffix}")
     size_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}")
@@ -54,7 +89,7 @@ def cut_off(
             mask, place = wide.mask(wide.isub(rest, part)), wide.iadd(at, part)
 
             def line(t: Value, mask: Value = mask, place: Value = place) -> list[Value]:
-                row = wide.pointer(wide.table64(table, t))
+                row = wide.pointer(address(t))
                 return [loaded(wide, FLOAT if v.size == 4 else DOUBLE, row, place, mask)]
 
             (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
@@ -160,10 +195,7 @@ def whole_rows(
         return few, v.b.trunc(n.right(words, FRACTION, signed=False), held.type)
 
     def store(value: Value, out: Value, place: Value, mask: Value) -> None:
-        if mask is None:
-            held.store(value, out, place)
-        else:
-            held.store_masked(value, out, place, mask)
+        store_lanes(held, value, out, place, mask)
 
     _settle_blocks(v, KIND, ORDER, MANY, places_of, weights, taps, count, exact, begin, look, store)
 

@@ -22,6 +22,7 @@ from convalgos.cpu.filtering.line_filters import passes_of, run_passes
 from convalgos.cpu.filtering.line_passes import LinePass
 from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
 from convalgos.cpu.filtering.outer_products import line_factors
+from convalgos.cpu.filtering.settled_windows import settled_window
 from convalgos.cpu.filtering.whole_sums import settle_line
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
@@ -144,6 +145,8 @@ def _line_passes(
 ) -> list[LinePass]:
     """Passes along lines that do the same, where nothing is rounded to less than sums are; else none."""
     taps = [axis.taps for axis in axes if axis.taps > 1]
+    if x.kind in "iu" and y.kind in "iu" and w.size >= SEPARABLE * sum(taps):
+        return settled_window(w, x, y, axes, fill)
     if not (x.kind == y.kind == "f" and y.itemsize >= x.itemsize) or w.size < LINES * sum(taps):
         return []
     if len(taps) < 2 or (fill != 0 and any(axis.boundary == "constant" for axis in axes)):

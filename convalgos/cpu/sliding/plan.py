@@ -174,7 +174,7 @@ sliding_plan = cached_by_threads(128)(SlidingPlan)
 
 def _cut(units: int, rows: AxisWindow | RowPhase, block: int, nbytes: int) -> tuple[int, int]:
     """(bands of rows, tasks) among which strips of planes are dealt."""
-    threads = plan_threads() if nbytes > 2 * SHARE else 1
+    threads = plan_threads() if nbytes >= 2 * SHARE else 1
     bands = 1 if threads == 1 else max(1, min(rows.outputs, -(-threads * UNITS // units)))
     if block:
         bands = min(bands, max(threads, rows.outputs // (BLOCKS * block)))

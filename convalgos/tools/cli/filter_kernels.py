@@ -13,6 +13,7 @@ from convalgos.cpu.filtering import (
     recursive_gaussians,
     recursive_kernels,
     row_sums,
+    settled_windows,
     short_passes,
     short_sums,
     small_rates,
@@ -51,6 +52,9 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         yield line_drivers.columns_share, (size,)
         yield line_drivers.cross_share, (size,)
         yield line_drivers.volume_share, (size,)
+        yield settled_windows.windows_share, (size,)
+        for name in ("uint8", "int16", "uint16")[: 1 if size == 4 else 3]:
+            yield whole_sums.settle_window, (line_elements.KINDS.index(name), *kinds)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
         for order in (window_kernels.FUSED, window_kernels.IN_ORDER)[: 1 if size == 4 else 2]:

@@ -1,0 +1,174 @@
+"""Windows over integers whose weights are an outer product: sums along lines, and SciPy's integers of them.
+
+Sums across lines and along them take r + s products in the place of r s, and are not rounded between. Where
+one lies near a whole number, by no more than its error, the whole window is summed again as float64 in
+SciPy's order: the lines under a window lie in a ring, with their borders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.arguments import Shape
+from convalgos.core.axis_windows import AxisWindow
+from convalgos.cpu.filtering.line_borders import border_place, fill_borders
+from convalgos.cpu.filtering.line_drivers import FIELDS
+from convalgos.cpu.filtering.line_elements import KINDS
+from convalgos.cpu.filtering.line_passes import UNITS, LinePass
+from convalgos.cpu.filtering.line_steps import CLOSE, DIGITS, LineStep, way_of_sums
+from convalgos.cpu.filtering.line_sums import FUSED, ROWS, sum_lines
+from convalgos.cpu.filtering.outer_products import ROUNDING, line_factors
+from convalgos.cpu.filtering.whole_sums import settle_window
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.simd import call, carray, pointer
+
+Array = np.ndarray[Any, Any]
+CACHED = 640 << 10  # bytes of the ring of a task, in the second cache; Zen 4
+AGAIN = 160  # times the error of a sum and the products of a window: by which float32 takes longer; Xeon
+MOST = 2.0**31  # magnitude of sums, which are cut off to 32 bits first
+
+
+def settled_window(
+    w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float
+) -> list[LinePass]:
+    """The pass that correlates arrays of integers by w, of float64; none where other sums are needed."""
+    filtered = [i for i, axis in enumerate(axes) if axis.taps > 1]
+    if len(filtered) != 2 or max(x.itemsize, y.itemsize // 2) > 2 or not (w != 0).all():
+        return []
+    rows, columns = filtered
+    if math.prod(axis.size for axis in axes[rows + 1 : columns]) > 1:
+        return []
+    step = LineStep(rows, tuple(w.ravel().tolist()), axes[rows], fill)
+    lines = line_factors(w)
+    if lines is None or way_of_sums(step, x, 8) != CLOSE or _largest(step, x) >= MOST:
+        return []
+    lines[-1] = lines[-1] * math.prod(float(lines[i][0]) for i in range(len(axes) - 1) if i not in filtered)
+    if columns != len(axes) - 1:
+        lines[columns] = lines[columns] * lines[-1][0]
+    steps = [LineStep(i, tuple(lines[i].tolist()), axes[i], fill) for i in filtered]
+    return [SettledWindow(tuple(axis.size for axis in axes), x, y, steps, w)]
+
+
+def _largest(step: LineStep, x: np.dtype) -> float:
+    """The magnitude that no sum passes."""
+    limits = np.iinfo(x)
+    largest = max(-int(limits.min), int(limits.max), abs(step.fill))
+    return largest * math.fsum(map(abs, step.weights))
+
+
+@jit.specialise
+def windows_share(SIZE: int) -> jit.Kernel:
+    """Bands of lines of a task, or of chunks of them, summed across each other and along themselves.
+
+    a: `settle` has the weights of windows, `exact`, and where their taps lie, `row_exact`.
+    """
+
+    def windows_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, FIELDS)[0]
+        scratch = a.scratch + task * a.scratch_bytes
+        lines, sums = scratch + a.lines_at, scratch + a.stored_at
+        table = carray(pointer(scratch), a.rows + a.taps, np.int64)
+        shifted = carray(pointer(scratch + a.shifted_at), a.row_taps, np.int64)
+        total = a.outer * a.chunks * a.bands
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            band, part = unit % a.bands, unit // a.bands
+            o, left = part // a.chunks, part % a.chunks * a.chunk
+            pixels = min(a.chunk, a.pixels - left)
+            begin, stop = max(0, left - a.row_low), min(a.pixels, left + pixels + a.row_taps - 1 - a.row_low)
+            width, count = (pixels + a.row_taps - 1) * a.after, pixels * a.after
+            first, end = a.rows * band // a.bands, a.rows * (band + 1) // a.bands
+            known, i = 0, first
+            while i < end:
+                many = a.rows_at_once if min(end - i, a.taps + 1) >= a.rows_at_once else 1
+                while known < i - first + a.taps + many - 1:
+                    source = border_place(first + known - a.low, a.rows, a.low, a.taps, a.sources)
+                    if source < 0:
+                        table[known] = a.filling
+                    else:
+                        slot = scratch + a.ring_at + known % a.ring * a.line_bytes
+                        x, inside = a.x + (o * a.rows + source) * a.line * a.x_bytes, slot + a.border_bytes
+                        place = inside + (begin - left) * a.after * SIZE
+                        call(a.load, (x + begin * a.after * a.x_bytes, place, (stop - begin) * a.after))
+                        fill_borders(a, inside, 0 if a.chunks == 1 else x, left, pixels, SIZE)
+                        table[known] = slot
+                    known += 1
+                under = scratch + 8 * (i - first)
+                call(a.sums, (under, a.weights, a.taps, width, lines, a.line_bytes, many))
+                for r in range(many):
+                    for t in range(a.row_taps):
+                        shifted[t] = lines + r * a.line_bytes + t * a.after * SIZE
+                    shifts = scratch + a.shifted_at
+                    call(a.row_sums, (shifts, a.row_weights, a.row_taps, count, sums, 0, 1))
+                    y = a.y + ((o * a.rows + i + r) * a.line + left * a.after) * a.y_bytes
+                    taps = a.taps * a.row_taps
+                    call(a.settle, (under + 8 * r, a.row_exact, a.exact, taps, count, sums, y, a.bounds))
+                i += many
+
+    return windows_share
+
+
+class SettledWindow(LinePass):
+    """A step across lines and one along them, whose outer product `w` is."""
+
+    def __init__(self, shape: Shape, x: np.dtype, y: np.dtype, steps: Sequence[LineStep], w: Array):
+        self._w = w
+        super().__init__(shape, x, y, steps)
+
+    def _set_numbers(self) -> None:
+        taps = sum(len(step.weights) for step in self.sources)
+        bytes_ = self.x_dtype.itemsize == self.y_dtype.itemsize == 1
+        self.size = 4 if bytes_ and AGAIN * self._error(4) * self._w.size < taps else 8
+        self.dtype = np.dtype(f"f{self.size}")
+        self.lanes = simd.lanes(self.size)
+
+    def _error(self, size: int) -> float:
+        """At most, between sums along lines and those of windows in order."""
+        across, along = self.sources
+        whole = LineStep(0, tuple(self._w.ravel().tolist()), across.window, across.fill)
+        most, taps = _largest(whole, self.x_dtype), len(across.weights) + len(along.weights)
+        largest = most / math.fsum(map(abs, whole.weights)) * float(np.abs(self._w).max())
+        product = ROUNDING * float(np.finfo(np.float64).eps) * largest * self._w.size  # of factors
+        return (taps + 6) * most / 2.0 ** DIGITS[size] + (self._w.size + 3) * most / 2.0**53 + product
+
+    def _convert(self) -> None:
+        self.values["load"] = self._load(self.x_dtype)
+
+    def _arrange(self, steps: Sequence[LineStep]) -> None:
+        across, along = steps
+        f, shape = self.values, self.shape
+        f["pixels"], f["after"] = shape[along.axis], math.prod(shape[along.axis + 1 :])
+        f["outer"], f["rows"] = math.prod(shape[: across.axis]), shape[across.axis]
+        f["line"] = f["pixels"] * f["after"]
+        f["taps"], f["low"] = len(across.weights), across.window.low
+        f["row_taps"], f["row_low"] = len(along.weights), along.window.low
+        f["weights"], f["sources"] = self._taps(across)
+        f["row_weights"], f["row_sources"] = self._taps(along)
+        f["sums"] = f["row_sums"] = sum_lines(FUSED, self.size, self.lanes)
+        f["ring"] = f["taps"] + ROWS - 1
+        room = CACHED // ((f["taps"] + 2 * ROWS) * self.size * f["after"]) - f["row_taps"]
+        f["chunks"] = -(-f["pixels"] // max(room, 4 * f["row_taps"]))
+        f["chunk"] = -(-f["pixels"] // f["chunks"])
+        width = (f["chunk"] + f["row_taps"]) * f["after"]
+        self._filled(along.fill, width)
+        parts = f["outer"] * f["chunks"]
+        f["bands"] = max(1, min(f["rows"] // max(ROWS, f["taps"] // 2), -(-UNITS * self.threads // parts)))
+        f["tasks"] = min(self.threads * UNITS, parts * f["bands"]) if self.threads > 1 else 1
+        self._scratch(f["rows"] + f["taps"], width)
+        f["border_bytes"] = f["row_low"] * f["after"] * self.size
+        self._settle(along.fill)
+        self.kernel = windows_share(self.size)
+
+    def _settle(self, fill: float) -> None:
+        f, w = self.values, self._w.reshape(self.values["taps"], -1)
+        line, place = np.indices(w.shape).reshape(2, -1)
+        places = np.stack([line, place * f["after"] * self.size])
+        f["row_exact"] = self._table(np.roll(places, -1, 1))  # the first tap last, where sums in order begin
+        f["exact"] = self._table(np.roll(w.ravel(), -1))
+        error, positive = self._error(self.size), self.x_dtype.kind == "u" and min(float(w.min()), fill) >= 0
+        f["bounds"] = self._table(np.array((error, 1 - error, 0.0 if positive else -1.0), self.dtype))
+        f["settle"] = settle_window(KINDS.index(self.y_dtype.name), self.size, self.lanes)

@@ -1,0 +1,58 @@
+"""Integers of windows that are outer products: sums along lines, whose integers are SciPy's."""
+
+import numpy as np
+import pytest
+import scipy.ndimage
+
+from convalgos import ndimage
+from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.setting import threads_of_calls
+from convalgos.cpu.filtering import settled_windows
+
+CASES = [  # shape, axes, taps, origin
+    ((60, 75), (0, 1), (9, 11), (2, -3)), ((5, 90), (0, 1), (24, 7), (0, 3)), ((41, 3, 9), (0, 2), (5, 6), 0),
+    ((33, 40, 3), (0, 1), (8, 5), (-1, 2)), ((3, 31, 50), (1, 2), (7, 8), 3), ((7, 1), (0, 1), (6, 9), 0),
+]  # fmt: skip
+
+
+def pictures(rng, shape, dtype):
+    """Noise; two values at the ends of the type; few elements that differ from the others; and zeros."""
+    limits = np.iinfo(dtype)
+    noise = rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+    ends = np.where(rng.random(shape) < 0.5, limits.min, limits.max).astype(dtype)
+    return noise, ends, np.where(rng.random(shape) < 0.05, noise, 77).astype(dtype), np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("given, output", ["BB", "bb", "HH", "hh", "hB", "Bi"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_integers_are_those_of_scipy(given, output, case, monkeypatch):
+    shape, axes, taps, origin = CASES[case]
+    rng = np.random.default_rng(case)
+    if case % 2:
+        monkeypatch.setattr(settled_windows, "CACHED", 1 << 12)  # lines in chunks
+    lines = [rng.standard_normal(n) for n in taps]
+    for w in (np.outer(*lines), np.outer(*map(np.abs, lines))):
+        w = w / np.abs(w).sum()
+        for mode, cval in (("reflect", 0), ("constant", 2.5), ("wrap", 0)):
+            how = {"mode": mode, "cval": cval, "origin": origin, "axes": axes, "output": output}
+            for x in pictures(rng, shape, given):
+                with threads_of_calls(1 + case % 3):
+                    found = ndimage.correlate(x, w, **how)
+                np.testing.assert_array_equal(found, scipy.ndimage.correlate(x, w, **how))
+
+
+def test_only_sums_that_can_be_told_apart_go_along_lines():
+    axes = [AxisWindow(90, 9, 4), AxisWindow(90, 9, 4)]
+    line = np.random.default_rng(0).random(9)
+    line /= line.sum()
+
+    def passes(w, x="u1", y="u1", axes=axes):
+        return settled_windows.settled_window(w, np.dtype(x), np.dtype(y), axes, 0.0)
+
+    (small,), (large,) = passes(np.outer(line, line)), passes(np.outer(line, line), "i2", "i2")
+    assert (small.size, large.size) == (4, 8)
+    assert passes(np.random.default_rng(1).random((9, 9))) == []  # no outer product
+    assert passes(np.ones((9, 9)) / 81) == []  # often whole
+    assert passes(np.outer(line, line), "i4", "i4") == []
+    assert passes(1e6 * np.outer(line, line), "u2", "i4") == []
+    assert passes(np.outer(line, line)[None], axes=[AxisWindow(2), *axes]) != []
