@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.gemm import row_panels
 from convalgos.cpu.gemm.blocking import (
     BlockExtent,
     block_count,
@@ -30,7 +29,7 @@ PIXELS_ARGUMENTS = arguments(
     "parts tiles taps tasks offsets vectors starts places counts table_length "
     "x_n x_c depth height width stride_d stride_h stride_w pad_d pad_h pad_w step_d step_h span_d span_h "
     "s_n s_c s_d s_h phase kept input_bytes scratch_stride staged stream y_n y_k copy_rows "
-    "store_staged sum_pixels weight_step weights_at weight_tile turn_weights " + BORDER_FIELDS
+    "store_staged sum_pixels weight_step weights_at weight_tile turned turn_weights " + BORDER_FIELDS
 )
 
 
@@ -85,9 +84,9 @@ def tile_weights(a: Any, group: int, tile: int, begin: int, end: int, scratch: i
     of those from `begin` to `end`."""
     if not a.turn_weights:
         return a.w + (group * a.filters + a.filters * tile // a.tiles) * a.taps * a.size
-    packed, index = scratch + a.weights_at, (tile - begin) % row_panels.TURNED
+    packed, index = scratch + a.weights_at, (tile - begin) % a.turned
     if index == 0:
-        last = min(tile + row_panels.TURNED, end)
+        last = min(tile + a.turned, end)
         call(
             a.turn_weights,
             (a.w, a.weight_step, a.taps, a.filters, a.tiles, tile, last, packed, a.weight_tile),

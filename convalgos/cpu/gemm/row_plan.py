@@ -60,6 +60,7 @@ class PixelRowsPlan(KernelPlan):
             "y_n": p.K * pixels_out, "y_k": pixels_out,
             "copy_rows": copier, "store_staged": store_staged(of_map, simd.lanes(of_map)),
             "weight_step": weight_step, "weights_at": cut.scratch_bytes, "weight_tile": _tile_elements(cut),
+            "turned": row_panels.TURNED,
             "turn_weights": row_panels.turn_weights(size, lanes) if weight_step else 0,
             "sum_pixels": row_panels.sum_pixels(size, lanes, cut.rows, cut.vectors, soon, form),
         }  # fmt: skip

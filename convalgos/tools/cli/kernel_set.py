@@ -18,7 +18,7 @@ from typing import NamedTuple
 from convalgos.core.element_types import HALF_DTYPES, INTEGERS
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu import direct, direct_phases, direct_weights, indirect, smm
-from convalgos.cpu.backward import filter_rotation, per_thread
+from convalgos.cpu.backward import filter_rotation, per_thread, upsampled_rows
 from convalgos.cpu.dwconv import (
     block_activations,
     channel_blocking,
@@ -170,7 +170,8 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
     band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
-    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, per_thread.run_slices, lowered_plan.multiply_lowered,
+    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles,
+    upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
     smm.multiply_planes_by_weights,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
