@@ -37,9 +37,10 @@ from convalgos.cpu.backward.phase_tiles import (
     phase_tile_sizes,
     sum_phases,
 )
+from convalgos.cpu.backward.row_taps import ROW_TAPS, row_taps
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_panel
-from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments, fields
+from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
 from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -127,34 +128,6 @@ def _filter_cycles(p: ConvProblem, cut: Cut, machine: Machine) -> float:
     waits = next((wait for nbytes, wait in held if of_group > nbytes), 0.0)
     rows = p.gemm_n * math.prod(p.kernel[:2]) / math.prod(p.stride[:2])
     return waits * rows * p.N * p.C // cut.channels * math.prod(p.spatial[:2]) * cut.tiles
-
-
-ROW_TAPS = fields("tap row count")  # the first tap that meets a row of dx, that row of dy, and how many do
-
-
-def _row_taps(p: ConvProblem, axis: int) -> np.ndarray:
-    """(size,) of `ROW_TAPS` along an outer dimension."""
-    taps = p.kernel[axis], p.stride[axis], p.dilation[axis], p.padding[axis][0]
-    return _taps_of_rows(p.spatial[axis], p.spatial_out[axis], *taps)
-
-
-@lru_cache(256)  # maps of other widths share them
-def _taps_of_rows(size: int, out: int, kernel: int, step: int, near: int, pad: int) -> np.ndarray:
-    common = math.gcd(step, near)
-    table = np.zeros(size, ROW_TAPS)
-    first_taps = {r * near % step: r for r in reversed(range(min(kernel, step)))}  # by their remainder
-    for i in range(len(table)):
-        place = i + pad
-        tap = first_taps.get(place % step)
-        if tap is None:
-            continue
-        row = (place - tap * near) // step  # taps further on meet rows before it
-        skipped = max(0, -(-(row - out + 1) // (near // common)))
-        tap, row = tap + skipped * (step // common), row - skipped * (near // common)
-        if row >= 0 and tap < kernel:
-            count = min(row // (near // common), (kernel - 1 - tap) // (step // common)) + 1
-            table[i] = tap, row, count
-    return table
 
 
 def _summed(problem: ConvProblem, filled: bool) -> ConvProblem:
@@ -251,7 +224,7 @@ class DirectPhasesPlan(KernelPlan):
             "size": size, "images": p.N, "groups": p.groups, "channels": channels, "filters": p.gemm_n,
             "depth": p.spatial[0], "height": p.spatial[1], "width": p.spatial[2], "ways": p.stride[2],
             "span": cut.span, "tiles": cut.tiles, "tile_channels": cut.channels,
-            "blocks": channels // cut.channels, "of_d": _row_taps(p, 0), "of_h": _row_taps(p, 1),
+            "blocks": channels // cut.channels, "of_d": row_taps(p, 0), "of_h": row_taps(p, 1),
             "first": cut.first, "inner_first": (cut.displacements - 1) * p.dilation[2],
             "inner_end": out_row - (cut.places or cut.span) + 1,
             "x_n": p.K * out, "x_c": out, "x_d": out_plane, "x_h": out_row, "y_n": p.C * pixels,

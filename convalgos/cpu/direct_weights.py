@@ -41,7 +41,7 @@ from convalgos.cpu.gemm.blocking import (
     run_pixels,
     table_number,
 )
-from convalgos.cpu.gemm.weights_blocking import weights_blocking
+from convalgos.cpu.gemm.weights_blocking import FEW_PIXELS, weights_blocking
 from convalgos.cpu.gemm.weights_units import Unit, is_in_place, order_rows, place_in_dw, unit_at
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.runtime import jit
@@ -51,6 +51,8 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_b
 
 # Calibrated on Zen 5 with AVX-512.
 SUMS = 1.04  # times the time of the forward pass for as many sums
+RUN = 3e-6  # seconds of Python in a run of its own; Xeon (Sapphire Rapids)
+APART = 1.4  # times the sums where pixels lie rows of channels apart: Xeon (Sapphire Rapids), linear layers
 
 # --- kernels ---------------------------------------------------------------------------------
 
@@ -291,6 +293,11 @@ class DirectWeightsPlan(KernelPlan):
 # --- the figures for the selector --------------------------------------------------------------
 
 
+def _lies_in_rows(p: ConvProblem) -> bool:
+    """Whether the channels of a pixel are neighbours."""
+    return p.layout == "channels_last" or math.prod(p.spatial) == 1
+
+
 @dataclass(frozen=True)
 class DirectWeights(Algorithm):
     family: ClassVar[str] = "cpu.direct"
@@ -310,9 +317,11 @@ class DirectWeights(Algorithm):
         moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
         padded = cut.panels * cut.vectors / -(-p.gemm_n // lanes)  # the last panel has vectors of padding
         sums = SUMS * padded * panels.product_seconds(p, machine) + cycles
+        if p.is_plain_product and p.gemm_m > FEW_PIXELS and _lies_in_rows(problem):
+            sums *= APART
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         parts = 2 * cut.part_bytes / machine.cache_bandwidth
-        return CALL + machine.launch + max(balance * sums, moved) + written + parts
+        return RUN + CALL + machine.launch + max(balance * sums, moved) + written + parts
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:

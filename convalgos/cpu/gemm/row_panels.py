@@ -13,8 +13,12 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.vectors import microkernel
-from convalgos.cpu.vectors.simd import carray, pointer
+from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors.simd import Value, carray, pointer
+
+MOST_ROWS = 8  # filters of a tile
+TURNED, TURNED_TAPS = 8, 16  # tiles that are packed together, and taps of them at a time
+SPARE = 64  # elements behind the weights of a tile, which are read or written beyond its end
 
 
 @jit.specialise
@@ -63,6 +67,39 @@ def sum_pixels(
     return sum_pixels
 
 
+@simd.emitter
+def tile_of_taps(v: simd.Vec, w: Value, step: Value, taps: Value, count: Value, packed: Value) -> None:
+    """packed[tap*count + i] = w[tap*step + i] for i < count, tap after tap: a whole vector is stored, on
+    whose end the next tap is, or what lies behind the tile."""
+    chunks = range(0, MOST_ROWS, v.lanes)
+    inside = [v.mask(v.isub(count, first)) for first in chunks]
+    with v.loop(taps) as t:
+        source, target = v.at(v.pointer(w), v.imul(t, step)), v.at(v.pointer(packed), v.imul(t, count))
+        for first, mask in zip(chunks, inside, strict=True):
+            v.store(v.load_masked(source, first, mask), target, first)
+
+
+@jit.specialise
+def turn_weights(SIZE: int, LANES: int) -> Callable[..., None]:
+    """Tiles of the filters w (taps, filters), `step` from tap to tap, from `begin` to `end` of `tiles`:
+    packed, `tile_step` from one to the next. Some taps of all of them at a time, as they share lines of w."""
+
+    def turn_weights(
+        w: int, step: int, taps: int, filters: int, tiles: int, begin: int, end: int, packed: int,
+        tile_step: int,
+    ) -> None:  # fmt: skip
+        for first in range(0, taps, TURNED_TAPS):
+            some = min(TURNED_TAPS, taps - first)
+            for tile in range(begin, end):
+                k = filters * tile // tiles
+                count = filters * (tile + 1) // tiles - k
+                source = w + (first * step + k) * SIZE
+                target = packed + ((tile - begin) * tile_step + first * count) * SIZE
+                tile_of_taps(SIZE, LANES, source, step, some, count, target)
+
+    return turn_weights
+
+
 # Filters w (groups, filters, taps) of all groups, and where their packed tiles go.
 PACK_ROWS_ARGUMENTS = fields("w packed filters taps tiles groups tasks")
 
@@ -90,7 +127,7 @@ def pack_tiles(SIZE: int) -> Callable[..., None]:
 def pack_rows(w: np.ndarray, groups: int, filters: int, taps: int, tiles: int) -> np.ndarray:
     """(groups, filters, taps) as (groups, tiles, taps, filters of a tile), in one new array."""
     w = np.ascontiguousarray(w)
-    packed = aligned_empty(w.size + 64, w.dtype)
+    packed = aligned_empty(w.size + SPARE, w.dtype)
     tasks = jit.thread_count()
     record = np.array(
         [(w.ctypes.data, packed.ctypes.data, filters, taps, tiles, groups, tasks)], PACK_ROWS_ARGUMENTS

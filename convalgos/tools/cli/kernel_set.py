@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from convalgos.core.element_types import HALF_DTYPES, INTEGERS
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu import direct, direct_phases, direct_pixels, direct_weights, indirect, smm
-from convalgos.cpu.backward import filter_rotation, per_thread
+from convalgos.cpu import direct, direct_phases, direct_weights, indirect, smm
+from convalgos.cpu.backward import filter_rotation, per_thread, upsampled_rows
 from convalgos.cpu.dwconv import (
     block_activations,
     channel_blocking,
@@ -41,6 +41,7 @@ from convalgos.cpu.gemm import (
     panel_packing,
     panels,
     patches,
+    row_driver,
     row_panels,
     scaled_plan,
     strassen_cut,
@@ -165,18 +166,19 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, reading.read_box,
     driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
-    direct_pixels.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
+    row_driver.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
     band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
-    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, per_thread.run_slices, lowered_plan.multiply_lowered,
+    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles,
+    upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
     smm.multiply_planes_by_weights,
     spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
-    streaming.stream, weight_kernels.sum_lanes, direct_pixels.store_staged, direct_weights.pack_run,
-    panel_packing.pack_panels, panels.store_run,
+    streaming.stream, weight_kernels.sum_lanes, row_driver.store_staged, direct_weights.pack_run,
+    panel_packing.pack_panels, panels.store_run, row_panels.turn_weights,
     spectral_kernels.forward_chunk, spectral_kernels.backward_chunk, line_kernels.filter_line_blocks,
     channel_vectors.gather, channel_vectors.place, channel_vectors.scatter, filter_rotation.rotate_filters,
 )  # fmt: skip
@@ -307,7 +309,7 @@ def _of_halves(form: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     for vectors, most in microkernel.REGISTER_TILES[vector_bytes()].items():
         for rows, soon in product(range(1, most + 1), (0, microkernel.PREFETCH_TAPS)):
             yield _kernel(row_panels.sum_pixels, 4, lanes, rows, vectors, soon, pixels)
-    yield _kernel(direct_pixels.store_staged, 2, simd.lanes(2))
+    yield _kernel(row_driver.store_staged, 2, simd.lanes(2))
     yield from _of_depthwise(4, lanes, form, groups)
 
 

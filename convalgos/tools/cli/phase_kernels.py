@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from convalgos.cpu.backward import interleave, phase_rows, phase_tiles
+from convalgos.cpu.backward import interleave, phase_rows, phase_tiles, upsampled_rows
 from convalgos.cpu.vectors import simd
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
@@ -21,3 +21,6 @@ def phase_kernels(size: int) -> Iterator[Compiled]:
                 yield phase_tiles.sum_phases, (size, lanes, ways, *tile)
         for rows in phase_rows.phase_row_sizes():
             yield phase_rows.sum_phase_rows, (size, lanes, *rows)
+    if size == 4:
+        for displacements in (2, 3, 4):  # of 3x3, 5x5 and 7x7 kernels
+            yield upsampled_rows.sum_upsampled_plane, (size, lanes, displacements)
