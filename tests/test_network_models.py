@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 import networks  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
+from convalgos.network.graph import Foreign  # noqa: E402
 from convalgos.network.onnx_reader.graph import from_onnx  # noqa: E402
 from convalgos.network.torch_reader.graph import from_torch  # noqa: E402
 
@@ -75,6 +76,7 @@ def test_trained_models_of_rapidocr(part, shapes):
     if path is None:
         pytest.skip("rapidocr-onnxruntime is not installed (CI installs it, for its models)")
     network = from_onnx(path)
+    assert not any(isinstance(step, Foreign) for step in network.graph.steps)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for shape in shapes:
         x = np.ones(shape, np.float32)  # a page with strokes on it

@@ -117,7 +117,12 @@ def test_activations_become_part_of_convolutions_however_they_are_spelled():
         Activation("gelu"): gelu,
         Activation("gelu_tanh"): gelu_tanh,
     }
+
+    def swish(x):
+        return b.node("Mul", x, b.node("Sigmoid", b.node("Mul", x, np.ones(1, "f4"))))
+
     more = [
+        (Activation("silu"), swish),
         (Activation("hard_swish"), lambda x: b.node("HardSwish", x)),
         (Activation("hard_swish"), lambda x: b.node("Mul", x, b.node("HardSigmoid", x, alpha=1 / 6))),
         (Activation("gelu_tanh"), lambda x: b.node("Gelu", x, approximate="tanh")),

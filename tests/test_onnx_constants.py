@@ -6,9 +6,10 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed (CI installs it)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (CI installs it)")
 import onnx
+from onnx import TensorProto
 from test_network_onnx import SHAPE, Builder, check, kinds, numbers, reference
 
-from convalgos.network.graph import Convolution, View
+from convalgos.network.graph import Convolution, Foreign, View
 from convalgos.network.onnx_reader import constants as onnx_constants
 from convalgos.network.onnx_reader.model import load_onnx
 
@@ -101,6 +102,19 @@ def test_open_sizes_that_a_reshape_keeps(sizes, is_kept):
     for shape in ((4, 4, 8), (3, 3, 8) if sizes == "n n 8" else (3, 5, 8)):
         check(model, numbers(shape))
     assert ("Shape" not in {node.op for node in load_onnx(model).nodes}) == is_kept
+
+
+def test_open_sizes_of_32_bits_and_dimensions_that_go():
+    """As PaddlePaddle exports attention: nothing of it is left to ONNX Runtime."""
+    b = Builder(("n", "t", 8))
+    sizes = b.node("Cast", b.node("Shape", "x"), to=TensorProto.INT32)
+    rows = b.node("Cast", b.node("Slice", sizes, np.array([1]), np.array([2])), to=TensorProto.INT64)
+    parts = b.node("Reshape", "x", b.node("Concat", np.array([0]), rows, np.array([2, 4]), axis=0))
+    first = b.node("Slice", b.node("Transpose", parts, perm=(2, 0, 1, 3)), np.array([0]), np.array([1]))
+    y = b.node("Squeeze", first, np.array([0]))
+    model = b.model(b.node("Identity", b.node("Relu", y)))
+    for shape in ((4, 4, 8), (2, 5, 8), (1, 1, 8)):
+        assert Foreign not in kinds(check(model, numbers(shape)))
 
 
 def test_inputs_may_say_minus_one_for_sizes_that_are_open():

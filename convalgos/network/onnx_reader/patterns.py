@@ -93,7 +93,7 @@ class _Search:
         node = self._inside(gate, inside)
         if node is None:
             return None
-        if node.op == "Sigmoid" and node.inputs[0] == x and _near(number, 1):
+        if node.op == "Sigmoid" and _near(number, 1) and self._is_once(node.inputs[0], x, inside):
             return "silu"
         if node.op == "Tanh" and _near(number, 1) and node.inputs[0] != x:
             plus_of = self._inside(node.inputs[0], inside)
@@ -120,6 +120,13 @@ class _Search:
         if curve.op == "Tanh" and _near(scale, math.sqrt(2 / math.pi)) and len(inner) == 1:
             return "gelu_tanh" if self._is_cubic(inner[0], x, inside) else None
         return None
+
+    def _is_once(self, name: str, x: str, inside: set[str]) -> bool:
+        """Whether a value is x, or 1 x, as exporters of Swish write its factor."""
+        if name == x:
+            return True
+        scale, factors = self._factors_within(name, inside)
+        return factors == [x] and _near(scale, 1)
 
     def _is_cubic(self, name: str, x: str, inside: set[str]) -> bool:
         """Whether a value is x + 0.044715 x^3."""

@@ -29,8 +29,9 @@ from convalgos.network.onnx_reader.messages import (
     tensor_type,
 )
 from convalgos.network.onnx_reader.size_values import MOST, Sizes, are_known, held_sizes
-from convalgos.network.onnx_reader.types import INT64, TensorType
+from convalgos.network.onnx_reader.types import INT32, INT64, TensorType
 
+KINDS = {INT64: np.int64, INT32: np.int32}  # types of values that hold sizes
 MOST_FOLDED = 1 << 21  # elements of a constant that is computed,
 GROWS = 4  # or so many times those of what it is computed from
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
@@ -74,7 +75,7 @@ class KnownValues:
         self._tensors[name] = tensor
         if math.prod(tensor.dims) <= MOST and name not in self._weights:
             self._small[name] = tensor
-            if tensor.data_type == INT64:
+            if tensor.data_type in KINDS:
                 self.sizes[name] = array_of(tensor).astype(object)
 
     def _keep(self, name: str, array: np.ndarray) -> None:
@@ -84,7 +85,7 @@ class KnownValues:
         self.types[name] = TensorType(kind, array.shape)
         if array.size <= MOST:
             self._small[name] = tensor_of(array, name)
-            if kind == INT64:
+            if kind in KINDS:
                 self.sizes[name] = array.astype(object)
 
     def _array(self, name: str) -> np.ndarray | None:
@@ -99,18 +100,24 @@ class KnownValues:
         if node.op_type == "Constant" and (tensor := constant_tensor(node)) is not None:
             self._note(node.output[0], tensor)
             return False
-        sizes = held_sizes(node.op_type, node.input, attributes, self.sizes, self._dims)
+        sizes = held_sizes(node.op_type, node.input, attributes, self.sizes, self._dims, tuple(KINDS))
         if sizes is not None and sizes.size <= MOST:
-            name = node.output[0]
+            name, kind = node.output[0], self._kind_of_sizes(node, attributes)
             self.sizes[name] = sizes
-            self.types[name] = TensorType(INT64, sizes.shape)
+            self.types[name] = TensorType(kind, sizes.shape)
             if are_known(sizes):
-                self._keep(name, np.array(sizes.tolist(), np.int64))
+                self._keep(name, np.array(sizes.tolist(), KINDS[kind]))
             return are_known(sizes)
         if self._fold(node):
             return True
         self._infer(node)
         return False
+
+    def _kind_of_sizes(self, node: Any, attributes: Mapping[str, Any]) -> int:
+        """The type of the sizes that a node gives."""
+        if node.op_type in ("Shape", "Cast"):
+            return int(attributes.get("to", INT64))
+        return self.types[node.input[0]].kind
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Of a value, where all of it is known."""
@@ -126,7 +133,7 @@ class KnownValues:
         is_kept = [isinstance(n, str) and dims[i : i + 1] == (n,) for i, n in enumerate(sizes)]
         filled = [0 if kept else n for kept, n in zip(is_kept, sizes, strict=True)]
         if sum(not isinstance(n, int) for n in sizes) == 1 and all(
-            n > 0 for n in sizes if isinstance(n, int)
+            n >= 0 for n in sizes if isinstance(n, int)
         ):
             filled = [n if isinstance(n, int) else -1 for n in filled]
         if not all(isinstance(n, int) for n in filled):

@@ -62,7 +62,7 @@ from convalgos.network.pads import Pad as PadOfMaps
 
 FLOATS = ("float32",)
 TYPES = {"DequantizeLinear": INTEGERS} | dict.fromkeys(  # of the first input
-    ("MaxPool", "Flatten", "Reshape", "Squeeze", "Unsqueeze"), (*FLOATS, *INTEGERS)
+    ("Identity", "MaxPool", "Flatten", "Reshape", "Squeeze", "Unsqueeze"), (*FLOATS, *INTEGERS)
 )
 AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
 
@@ -292,6 +292,7 @@ MAKERS: dict[str, Maker] = {
     **dict.fromkeys(REDUCTIONS, reduced),
     "Resize": resized,
     "Upsample": resized,
+    "Identity": view,
     "Flatten": view,
     "Reshape": view,
     "Squeeze": view,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from convalgos.network.attention import Rearrangement
 from convalgos.network.graph import Concatenation, View
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -13,13 +14,15 @@ from convalgos.network.onnx_reader.value_types import DynamicShape
 
 
 def view(node: OnnxNode, model: OnnxModel) -> Steps:
-    """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
+    """Identity, Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
     old = model.shape(node.inputs[0])
     if old is None:
         return None
     axes = None
-    if node.op == "Flatten":
-        new: Any = (0, -1) if node.attributes.get("axis", 1) == 1 else None
+    if node.op == "Identity":
+        new: Any = (0,) * len(old) if model.maker(node.inputs[0]) is not None else None
+    elif node.op == "Flatten":
+        new = (0, -1) if node.attributes.get("axis", 1) == 1 else None
     elif node.op == "Reshape":
         new = model.constant(node.inputs[1])
         if new is None:
@@ -31,6 +34,10 @@ def view(node: OnnxNode, model: OnnxModel) -> Steps:
     elif node.op == "Squeeze":
         gone = {a % len(old) for a in axes}
         new = sizes_after([(i, n) for i, n in enumerate(old) if i not in gone])
+        if new is None and all(old[i] == 1 for i in gone) and len(old) - 1 not in gone:
+            # open sizes change their places, which no view tells
+            moves = tuple(("index", i, 0) for i in sorted(gone, reverse=True))
+            return [Rearrangement(node.name, (node.inputs[0],), node.outputs[0], moves)]
     else:
         rank = len(old) + len(axes)
         one = {a % rank for a in axes}
