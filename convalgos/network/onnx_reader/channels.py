@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from convalgos.network.attention import Rearrangement
@@ -16,6 +17,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.norms import CHANNEL_NORM
+from convalgos.network.onnx_reader.value_types import DynamicShape
 from convalgos.network.softmax import Softmax
 
 Steps = list[Step] | None
@@ -128,5 +130,19 @@ def softmax(node: OnnxNode, model: OnnxModel) -> Steps:
     if 3 <= rank <= 5 and axis == 1:
         return [Softmax(node.name, (x,), y, logs)]
     if not last:
-        return None
+        return _in_the_middle(node, model.shape(x) or (), axis, logs)
     return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made, logs)])
+
+
+def _in_the_middle(node: OnnxNode, shape: DynamicShape, axis: int, logs: bool) -> Steps:
+    """Over a dimension between others: what lies before it are images, what lies behind it pixels."""
+    known = [n for n in shape[1:] if isinstance(n, int) and n]
+    if axis < 2 or len(known) < len(shape) - 1:
+        return None
+    maps, given = f"{node.outputs[0]}/maps", f"{node.outputs[0]}/softmax"
+    seen = (-1, known[axis - 1], math.prod(known[axis:]))
+    return [
+        View(node.name, (node.inputs[0],), maps, seen),
+        Softmax(node.name, (maps,), given, logs),
+        View(node.name, (given,), node.outputs[0], (-1, *known)),
+    ]

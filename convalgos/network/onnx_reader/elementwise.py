@@ -192,8 +192,10 @@ def _scaled_by(
     sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
     last = constant.size != 1 and len(shape) > 2 and sizes[:-1] == (1,) * (len(shape) - 1)
     if constant.size != 1 and not last and (sizes[0] != 1 or any(n != 1 for n in sizes[2:])):
-        if not right and node.op == "Sub":
-            return None
+        if not right and node.op == "Sub":  # constant - x
+            negative = f"{node.outputs[0]}/negative"
+            made = _with_array(node, negative, constant, shape, "shift")
+            return made and [ElementFunction(node.name, (x,), negative, INVERSE["subtract"]), *made]
         operation = "shift" if node.op in ("Add", "Sum") else OPERATIONS[node.op]
         return _with_array(node, x, constant, shape, operation)
     numbers = constant.reshape(-1).astype(np.float64)
