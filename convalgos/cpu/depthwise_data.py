@@ -24,6 +24,13 @@ from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.row_taps import row_taps
+from convalgos.cpu.backward.upsampled_pixels import (
+    UPSAMPLED_PIXELS,
+    block_of,
+    front_and_before,
+    sum_upsampled_row,
+    sum_upsampled_rows,
+)
 from convalgos.cpu.backward.upsampled_rows import (
     UPSAMPLED_ARGUMENTS,
     front_of,
@@ -72,6 +79,31 @@ class DepthwiseDataPlan(KernelPlan):
         return pairs_of_taps(w, self._low)
 
 
+class DepthwisePixelsPlan(KernelPlan):
+    """Of channels_last."""
+
+    strided_batch = True
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm):
+        p, size, tasks = problem, problem.itemsize, plan_threads()
+        lanes, front, before = simd.lanes(size), *front_and_before(p)
+        block = block_of(p.stride[1])
+        values: dict[str, int | np.ndarray] = {
+            "size": size, "images": p.N, "channels": p.C, "height": p.spatial[0], "width": p.spatial[1],
+            "out_width": p.spatial_out[1], "front": front, "tap_rows": row_taps(p.as_3d, 1),
+            "row_step": p.stride[0], "blocks": -(-p.spatial[1] // (block * p.stride[1])),
+            "vectors": -(-p.C // lanes), "zeros": np.zeros(lanes, p.dtype), "vector_bytes": lanes * size,
+            "x_n": p.K * math.prod(p.spatial_out), "y_n": p.C * math.prod(p.spatial), "tasks": tasks,
+            "sum_row": sum_upsampled_row(size, lanes, p.stride[1], p.kernel[1], before, block),
+        }  # fmt: skip
+        steps, spare = [(sum_upsampled_rows(), tasks)], tasks * lanes * size
+        super().__init__(problem, algorithm, UPSAMPLED_PIXELS, values, steps, spare)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(C, 1, R, S) as (R, S, C)."""
+        return np.ascontiguousarray(w[:, 0].transpose(1, 2, 0))
+
+
 # --- the figures for the selector --------------------------------------------------------------
 
 
@@ -88,6 +120,8 @@ class DepthwiseData(Algorithm):
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
+        if problem.layout == "channels_last":
+            return None if problem.ndim == 2 else "no"
         if problem.ndim != 2 or problem.stride != (2, 2) or set(problem.dilation) != {1}:
             return "takes images with stride 2 along both dimensions and no dilation"
         if problem.groups != problem.C or problem.w_shape[1:2] != (1,) or problem.K != problem.C:
@@ -121,6 +155,8 @@ class DepthwiseData(Algorithm):
         return error_of_sums(problem)
 
     def plan(self, problem: ConvProblem) -> Plan:
+        if problem.layout == "channels_last":
+            return DepthwisePixelsPlan(problem, self)
         return DepthwiseDataPlan(problem, self)
 
 
