@@ -19,17 +19,17 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
-from convalgos.core.machine import Machine
+from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.row_taps import row_taps
 from convalgos.cpu.backward.upsampled_pixels import (
+    MOST_PAIRS,
     UPSAMPLED_PIXELS,
-    block_of,
-    front_and_before,
-    sum_upsampled_row,
+    blocks_of,
     sum_upsampled_rows,
+    taps_by_channels,
 )
 from convalgos.cpu.backward.upsampled_rows import (
     UPSAMPLED_ARGUMENTS,
@@ -85,23 +85,23 @@ class DepthwisePixelsPlan(KernelPlan):
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
-        p, size, tasks = problem, problem.itemsize, plan_threads()
-        lanes, front, before = simd.lanes(size), *front_and_before(p)
-        block = block_of(p.stride[1])
+        p, size, tasks, lanes = problem, problem.itemsize, plan_threads(), simd.lanes(problem.itemsize)
+        self._low = low = p.padding[1][0]
         values: dict[str, int | np.ndarray] = {
-            "size": size, "images": p.N, "channels": p.C, "height": p.spatial[0], "width": p.spatial[1],
-            "out_width": p.spatial_out[1], "front": front, "tap_rows": row_taps(p.as_3d, 1),
-            "row_step": p.stride[0], "blocks": -(-p.spatial[1] // (block * p.stride[1])),
-            "vectors": -(-p.C // lanes), "zeros": np.zeros(lanes, p.dtype), "vector_bytes": lanes * size,
+            "images": p.N, "channels": p.C, "height": p.spatial[0], "width": p.spatial[1],
+            "out_width": p.spatial_out[1], "front": front_of(low), "tap_rows": row_taps(p.as_3d, 1),
+            "blocks": blocks_of(p.spatial[1]), "vectors": -(-p.C // lanes), "zeros": np.zeros(lanes, p.dtype),
             "x_n": p.K * math.prod(p.spatial_out), "y_n": p.C * math.prod(p.spatial), "tasks": tasks,
-            "sum_row": sum_upsampled_row(size, lanes, p.stride[1], p.kernel[1], before, block),
         }  # fmt: skip
-        steps, spare = [(sum_upsampled_rows(), tasks)], tasks * lanes * size
-        super().__init__(problem, algorithm, UPSAMPLED_PIXELS, values, steps, spare)
+        displacements = most_displacements(p.kernel[1], low)
+        rows = sum_upsampled_rows(size, lanes, displacements, MOST_PAIRS[vector_bytes()])
+        super().__init__(problem, algorithm, UPSAMPLED_PIXELS, values, [(rows, tasks)], tasks * lanes * size)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._low, "channels_last")
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        """(C, 1, R, S) as (R, S, C)."""
-        return np.ascontiguousarray(w[:, 0].transpose(1, 2, 0))
+        return taps_by_channels(w, self._low)
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -120,14 +120,13 @@ class DepthwiseData(Algorithm):
     def why_not(self, problem: ConvProblem) -> str | None:
         if reason := super().why_not(problem):
             return reason
-        if problem.layout == "channels_last":
-            return None if problem.ndim == 2 else "no"
         if problem.ndim != 2 or problem.stride != (2, 2) or set(problem.dilation) != {1}:
             return "takes images with stride 2 along both dimensions and no dilation"
         if problem.groups != problem.C or problem.w_shape[1:2] != (1,) or problem.K != problem.C:
             return "needs one input channel and one filter in each group"
-        if problem.layout != "channels_first":
-            return "takes vectors along rows of channels_first maps"
+        lanes = simd.lanes(problem.itemsize)
+        if problem.layout == "channels_last" and problem.C < lanes:
+            return f"needs a vector of {lanes} channels in channels_last, and here are {problem.C}"
         if most_displacements(problem.kernel[1], problem.padding[1][0]) > MOST:
             return f"takes up to {MOST} pairs of taps of a row, and here are {problem.kernel[1]} taps"
         return None
