@@ -1,9 +1,9 @@
 """Rows of dx of a depthwise layer with stride 2 in channels_last, with channels in the lanes.
 
-Pixels 2i and 2i + 1 of a row of dx meet dy[i + front - d] at a displacement d, each by a tap of its own, as in
-`upsampled_rows`. A block of such pairs stays in registers over all rows of taps: a pixel of dy is loaded once for
-each of these, and meets all its taps. Beyond the edges zeros are read for dy, and what lies there is stored in
-scratch.
+Pixels 2i and 2i + 1 of a row of dx meet dy[i + front - d] at a displacement d, each by a tap of its own, as
+in `upsampled_rows`. A block of such pairs stays in registers over all rows of taps: a pixel of dy is loaded
+once for each of these, and meets all its taps. Beyond the edges zeros are read for dy, and what lies there of
+dx is stored in scratch.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ def upsampled_row(
             added = v.load(v.pointer(a.bias), channel)
             sums = [v.register(added) for _ in range(2 * PAIRS)]
             dy, w = v.at(v.pointer(x), channel), v.at(v.pointer(a.w), channel)
+            target = v.at(v.pointer(y), v.iadd(v.imul(column, c), channel))
+            for q in range(2 * PAIRS):  # stores that miss wait for one another
+                v.prefetch(target, v.imul(c, q), write=True, near=True)
             with v.loop(meets.count) as t:
                 pixel = v.iadd(v.imul(v.isub(meets.row, t), a.out_width), first)
                 taps = v.imul(v.iadd(meets.tap, v.imul(t, 2)), v.imul(c, 2 * DISPLACEMENTS))
                 add_row(sums, v.at(dy, v.imul(pixel, c)), v.at(w, taps), first, at_border)
-            target = v.at(v.pointer(y), v.iadd(v.imul(column, c), channel))
             for q, total in enumerate(sums):
                 to = v.at(target, v.imul(c, q))
                 if at_border:
