@@ -43,6 +43,7 @@ from convalgos.cpu.backward.upsampled_rows import (
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.instructions import LINE
 
 MOST = 4  # displacements of a row, with kernels of up to 7 or 8 taps
 # Cycles, Xeon (Sapphire Rapids), 30 layers
@@ -51,8 +52,8 @@ ROW = 4.3  # to begin and end a vector
 TAP_ROW = 2.2  # to begin a row of taps for it
 PLANE = 28.0  # to begin some columns of a plane
 # The same of channels_last; 30 layers, right within a seventh in the mean of 30 others
-STORE = 5.1  # of a vector of dx
-PRODUCT = 1.33  # of it with a tap
+STORE = 5.1  # of a cache line of dx
+PRODUCT = 1.33  # of a vector of it with a tap
 
 # --- plan ------------------------------------------------------------------------------------
 
@@ -172,7 +173,8 @@ def _pixel_cycles(p: ConvProblem) -> float:
     """Of vectors of channels."""
     pixels = p.spatial[0] * blocks_of(p.spatial[1]) * 2 * MOST_PAIRS[vector_bytes()]
     products = p.kernel[0] / 2 * most_displacements(p.kernel[1], p.padding[1][0])
-    return p.N * -(-p.C // simd.lanes(p.itemsize)) * pixels * (STORE + PRODUCT * products)
+    store = STORE * vector_bytes() / LINE
+    return p.N * -(-p.C // simd.lanes(p.itemsize)) * pixels * (store + PRODUCT * products)
 
 
 ALGORITHMS = (DepthwiseData(),)
