@@ -127,7 +127,7 @@ def test_jax():
     x, w = jax.numpy.asarray(X), jax.numpy.asarray(W)
     y = ca.conv(x, w, padding=1)
     assert isinstance(y, jax.Array)
-    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_allclose(y, Y, atol=1e-4)  # by whatever is picked
     assert isinstance(ca.conv_backward_data(jax.numpy.asarray(DY), w, X.shape, padding=1), jax.Array)
     half = ca.conv(x.astype("bfloat16"), w.astype("bfloat16"), padding=1)
     assert isinstance(half, jax.Array) and half.dtype == "bfloat16"
@@ -143,7 +143,7 @@ def test_what_numpy_reads_counts_as_numpy(tmp_path):
     for x in (mapped, memoryview(X), X.view(type("Own", (np.ndarray,), {}))):
         y = ca.conv(x, W, padding=1)
         assert type(y) is np.ndarray
-        np.testing.assert_array_equal(y, Y)
+        np.testing.assert_allclose(y, Y, atol=1e-4)  # by whatever is picked
     y = ca.conv(X.tolist(), W.astype(float).tolist(), padding=1)
     assert type(y) is np.ndarray and y.dtype == np.float64
     np.testing.assert_allclose(y, Y, atol=1e-9)

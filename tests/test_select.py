@@ -278,6 +278,8 @@ def test_limits_that_are_refused(bad):
 def test_every_transform_spreads_nan_and_no_plain_sum_does():
     others = (
         "cpu.depthwise.weights",  # multiplies by the zeros between its rows
+        "cpu.depthwise.data",  # multiplies by the zeros between rows' phases, as the next by those between taps
+        "cpu.direct.phases.filled",
         "cpu.polyphase",  # whose phases may go to transforms
         "cpu.recursive.pairs2",  # whose states keep it
         "cpu.recursive.pairs3",

@@ -28,7 +28,12 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import slices
 from convalgos.cpu.backward.filter_rotation import rotation_seconds
 from convalgos.cpu.backward.per_thread import SlicedPlan
-from convalgos.cpu.backward.phases_plan import PhasesPlan, interleaving_seconds, phases_bytes
+from convalgos.cpu.backward.phases_plan import (
+    PhasesPlan,
+    interleaving_seconds,
+    phases_bytes,
+    spreading_seconds,
+)
 from convalgos.cpu.backward.slices import Slicing, slicing
 from convalgos.cpu.backward.subproblems import Subproblem, distinct_forwards, subproblems
 from convalgos.cpu.runtime.spread_outputs import SpreadOutputs
@@ -108,7 +113,7 @@ class BackwardData(ByForward):
             return slices.slices_seconds(cut, self.inner, machine)
         sums = sum(count * self.inner.cost(f, machine) for f, count in self.kinds(problem))
         if self._spreads(problem):
-            return sums
+            return max(sums, spreading_seconds(problem, self.kinds(problem), machine))
         return sums + interleaving_seconds(problem, self.kinds(problem), machine)
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:

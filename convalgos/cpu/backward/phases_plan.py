@@ -46,6 +46,16 @@ def interleaving_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -
     return machine.launch + max(machine.stream(moved, held), interleave.interleave_seconds(problem, machine))
 
 
+def spreading_seconds(problem: ConvProblem, kinds: Kinds, machine: Machine) -> float:
+    """Predicted time to move what phases read and write where it lies in dx, at least.
+
+    A phase alone may fit in a cache that dx does not.
+    """
+    held = problem.x_bytes + problem.y_bytes
+    read = problem.y_bytes * sum(count for _, count in kinds)
+    return machine.stream(read + problem.x_bytes * (2 if held > machine.l3_bytes else 1), held)
+
+
 class PhasesPlan(BoundParts):
     """Runs the plan of each sub-problem, and interleaves what they computed, unless they write it into dx."""
 

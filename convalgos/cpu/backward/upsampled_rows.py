@@ -85,8 +85,8 @@ def sum_upsampled_planes() -> Callable[..., None]:
 
 
 def most_displacements(taps: int, low: int) -> int:
-    """At which a row of so many taps meets dy, with `low` elements of padding before the map."""
-    return (taps - 1 + 2 * front_of(low) - low) // 2 + 1
+    """At which a row of so many taps meets dy, with `low` elements of padding before the map; at least 2."""
+    return max(2, (taps - 1 + 2 * front_of(low) - low) // 2 + 1)
 
 
 def front_of(low: int) -> int:

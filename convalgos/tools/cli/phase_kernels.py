@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from convalgos.cpu.backward import interleave, phase_rows, phase_tiles, upsampled_rows
+from convalgos.core.machine import vector_bytes
+from convalgos.cpu.backward import interleave, phase_rows, phase_tiles, upsampled_pixels, upsampled_rows
 from convalgos.cpu.vectors import simd
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
@@ -24,3 +25,5 @@ def phase_kernels(size: int) -> Iterator[Compiled]:
     if size == 4:
         for displacements in (2, 3, 4):  # of 3x3, 5x5 and 7x7 kernels
             yield upsampled_rows.sum_upsampled_plane, (size, lanes, displacements)
+            pairs = upsampled_pixels.MOST_PAIRS[vector_bytes()]
+            yield upsampled_pixels.sum_upsampled_rows, (size, lanes, displacements, pairs)
