@@ -278,7 +278,7 @@ def test_limits_that_are_refused(bad):
 def test_every_transform_spreads_nan_and_no_plain_sum_does():
     others = (
         "cpu.depthwise.weights",  # multiplies by the zeros between its rows
-        "cpu.depthwise.data",  # multiplies by the zeros between rows' phases, as the next by those between taps
+        "cpu.depthwise.data",  # multiplies by zeros between phases, as the next by those of taps
         "cpu.direct.phases.filled",
         "cpu.polyphase",  # whose phases may go to transforms
         "cpu.recursive.pairs2",  # whose states keep it
