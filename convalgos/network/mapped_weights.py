@@ -94,11 +94,12 @@ def mapped_weights(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, .
 
 
 def put_in_file(w: np.ndarray) -> np.ndarray:
-    """Weights that were computed, large ones in a file without a name, if there can be one.
+    """Weights that were computed, large ones in a file without a name, if there can be one; not those that
+    are one number again and again.
 
     A network reads them when it prepares its filters, and rarely again, as those that a model has.
     """
-    if w.nbytes < MAPPED or (w.flags.c_contiguous and _mapped(w) is not None):
+    if w.nbytes < MAPPED or not any(w.strides) or (w.flags.c_contiguous and _mapped(w) is not None):
         return w
     try:
         if w.nbytes >= PIECE:  # whose room is free again with it

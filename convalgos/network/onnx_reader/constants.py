@@ -88,7 +88,7 @@ def _cast(x: Arrays, attributes: Attributes) -> np.ndarray | None:
 
 def _constant_of_shape(x: Arrays, attributes: Attributes) -> np.ndarray:
     value = array_of(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
-    return np.full(tuple(x[0]), value.reshape(-1)[0])
+    return np.broadcast_to(value.reshape(-1)[0], tuple(x[0]))  # which takes the memory of one element
 
 
 def _divided(x: Arrays, attributes: Attributes) -> np.ndarray | None:

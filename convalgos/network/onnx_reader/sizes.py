@@ -33,7 +33,8 @@ from convalgos.network.onnx_reader.types import INT32, INT64, TensorType
 
 KINDS = {INT64: np.int64, INT32: np.int32}  # types of values that hold sizes
 MOST_FOLDED = 1 << 21  # elements of a constant that is computed,
-GROWS = 4  # or so many times those of what it is computed from
+GROWS = 4  # or so many times those of what it is computed from,
+MOST_REPEATED = 1 << 28  # or of one that is a number again and again
 ONNX_NAMES = ("", "ai.onnx")  # of ONNX's own domain
 NOT_FOLDED = (  # begins of operators: of chance, and what makes of small weights large ones
     "Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", "DequantizeLinear",
@@ -150,6 +151,8 @@ class KnownValues:
             return False
         inputs = [self._array(name) if name else None for name in node.input]
         most = max(MOST_FOLDED, *(GROWS * x.size for x in inputs if x is not None))
+        if node.op_type == "ConstantOfShape":
+            most = MOST_REPEATED
         self._infer(node)
         for name in node.output:
             dims = self._dims(name) or ()
