@@ -30,7 +30,7 @@ COPIED = 4  # times the rows of x and dx in a band where these are not copied in
 def has_gradient_plan(problem: PoolProblem) -> bool:
     """Whether these kernels take the windows of a problem: of one row or plane, without dilation."""
     depth, height, width = in_three(problem)
-    if problem.layout not in PLAIN or depth.size != 1 or any(d != 1 for d in problem.dilation):
+    if problem.layout not in PLAIN or depth.size * depth.kernel != 1 or any(d != 1 for d in problem.dilation):
         return False
     if math.prod(problem.x_shape[2:]) > MOST_ELEMENTS:
         return False
