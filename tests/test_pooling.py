@@ -116,6 +116,7 @@ def test_wide_maps(kernel, stride):
         of = {"stride": stride, "padding": 1, "reduction": reduction, "layout": layout}
         check(PoolProblem.of((1, 19, 40, 70), kernel, **of))
     check(PoolProblem.of((1, 3, 41, 141), kernel, stride=kernel))  # side by side
+    check(PoolProblem.of((1, 3, 60, 41), (5, 6), stride=stride, padding=2))  # of few planes
 
 
 @pytest.mark.parametrize("layout", PLAIN)

@@ -22,6 +22,7 @@ from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
 from convalgos.cpu.pooling.places_plan import PlacesPlan, has_places_plan
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.cpu.pooling.runs import in_full_precision
 from convalgos.cpu.pooling.slice_plan import SlicePlan, maxima_of
 
 
@@ -76,7 +77,7 @@ class PlannedPool:
     @cached_attribute
     def of_maxima(self) -> MaximaPlan | PhasePlan | FoundPlan:
         """The gradient of a maximum where `gradient` is None."""
-        if has_phases(self._within):
+        if has_phases(in_full_precision(self._within)):
             return PhasePlan(self._within)
         return FoundPlan(self._within) if has_found_plan(self._within) else MaximaPlan(self._within)
 

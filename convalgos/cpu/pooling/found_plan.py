@@ -13,8 +13,8 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.maxima import PLACE
 from convalgos.cpu.pooling.maxima_plan import BLOCK_VECTORS, MOST_ELEMENTS
 from convalgos.cpu.pooling.places_plan import PlacesPlan
-from convalgos.cpu.pooling.runs import widened
-from convalgos.cpu.pooling.slice_plan import has_slices, in_full_precision, maxima_of
+from convalgos.cpu.pooling.runs import in_full_precision, widened
+from convalgos.cpu.pooling.slice_plan import has_slices, maxima_of
 from convalgos.cpu.pooling.unit_groups import UnitGroups
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.vectors import simd

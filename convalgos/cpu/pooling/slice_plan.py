@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from convalgos.cpu.pooling.maxima import PLACE
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
 from convalgos.cpu.pooling.reductions import COLUMN
-from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
+from convalgos.cpu.pooling.runs import Computed, KernelRuns, in_full_precision, widened
 from convalgos.cpu.pooling.slice_maxima import SLICE_FIELDS, slice_maxima
 from convalgos.cpu.pooling.unit_groups import UnitGroups
 from convalgos.cpu.runtime import half
@@ -36,11 +35,6 @@ def has_slices(problem: PoolProblem) -> bool:
     if problem.layout == "channels_first" and not has_phases(in_full_precision(problem).of_slices()):
         return False
     return fewer and taps >= FEWEST_TAPS
-
-
-def in_full_precision(problem: PoolProblem) -> PoolProblem:
-    """The same of float64, or else of float32, which 16-bit floats are converted to as whole arrays."""
-    return replace(problem, dtype="float64" if problem.dtype == "float64" else "float32")
 
 
 def maxima_of(problem: PoolProblem) -> MaximaPlan | PhasePlan | SlicePlan:
