@@ -19,6 +19,7 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
+MOST_TAPS = 16, 8  # of windows whose gradient is taken in vectors of planes: of float32, float64
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -41,7 +42,7 @@ def phases_scatter(problem: PoolProblem) -> bool:
     """
     lanes, (_, height, width) = simd.lanes(max(4, problem.itemsize)), in_three(problem)
     few = 2 * math.prod(problem.x_shape[:2]) <= lanes
-    large = height.kernel * width.kernel > lanes and width.size >= lanes
+    large = height.kernel * width.kernel > MOST_TAPS[problem.dtype == "float64"] and width.size >= lanes
     return has_phases(in_full_precision(problem)) and (few or large)
 
 
