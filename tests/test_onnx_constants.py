@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed (CI installs it)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (CI installs it)")
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from test_network_onnx import SHAPE, Builder, check, kinds, numbers, reference
 
 from convalgos.network.graph import Convolution, Foreign, View
@@ -102,6 +102,15 @@ def test_open_sizes_that_a_reshape_keeps(sizes, is_kept):
     for shape in ((4, 4, 8), (3, 3, 8) if sizes == "n n 8" else (3, 5, 8)):
         check(model, numbers(shape))
     assert ("Shape" not in {node.op for node in load_onnx(model).nodes}) == is_kept
+
+
+def test_large_filters_of_one_number_are_constants_of_one_element():
+    """As the light models of the package `onnx` have them."""
+    b = Builder((1, 4096))
+    made = b.node("ConstantOfShape", np.array([600, 4096]), value=numpy_helper.from_array(np.float32([0.25])))
+    model = b.model(b.node("Relu", b.node("Gemm", "x", made, transB=1)))
+    assert load_onnx(model).constant(made).strides == (0, 0)
+    assert Foreign not in kinds(check(model, numbers((1, 4096))))
 
 
 def test_open_sizes_of_32_bits_and_dimensions_that_go():

@@ -16,9 +16,12 @@ from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
 from convalgos.core.profiles import nominal
+from convalgos.cpu.pooling import unit_groups
 from convalgos.cpu.pooling.cost import pooling_seconds
+from convalgos.cpu.pooling.found_plan import has_found_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.cpu.pooling.slice_plan import has_slices
 
 RNG = np.random.default_rng(5)
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
@@ -113,6 +116,22 @@ def test_wide_maps(kernel, stride):
         of = {"stride": stride, "padding": 1, "reduction": reduction, "layout": layout}
         check(PoolProblem.of((1, 19, 40, 70), kernel, **of))
     check(PoolProblem.of((1, 3, 41, 141), kernel, stride=kernel))  # side by side
+    check(PoolProblem.of((1, 3, 60, 41), (5, 6), stride=stride, padding=2))  # of few planes
+
+
+@pytest.mark.parametrize("layout", PLAIN)
+def test_windows_of_slices(layout, monkeypatch):
+    """Found within slices first, in groups of several sizes; of slices apart; of one slice and padding."""
+    monkeypatch.setattr(unit_groups, "GROUP_BYTES", 1 << 14)
+    for shape, dilation, stride in (((5, 3, 9, 13, 11), 2, 1), ((7, 17, 8, 9, 9), 1, (1, 2, 1))):
+        p = PoolProblem.of(shape, 5, stride=stride, padding=2, dilation=dilation, layout=layout)
+        assert has_slices(p) and has_found_plan(p)
+        check(p)
+    for shape, kernel in (((2, 17, 5, 9, 8), (1, 3, 2)), ((3, 17, 15, 16), 7)):
+        check(PoolProblem.of(shape, kernel, stride=1, layout=layout))
+    for reduction in ("max", "mean"):
+        of = {"padding": (1, 0, 0), "stride": (1, 2, 1), "reduction": reduction, "layout": layout}
+        check(PoolProblem.of((2, 3, 1, 10, 11), (2, 3, 3), **of))
 
 
 @pytest.mark.parametrize("kernel", [2, 5])

@@ -16,11 +16,14 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import dtype_name
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
+from convalgos.cpu.pooling.found_plan import FoundPlan, has_found_plan
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
 from convalgos.cpu.pooling.places_plan import PlacesPlan, has_places_plan
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.cpu.pooling.runs import in_full_precision
+from convalgos.cpu.pooling.slice_plan import SlicePlan, maxima_of
 
 
 class PoolKind(NamedTuple):
@@ -63,13 +66,25 @@ class PlannedPool:
         return PoolPlan(self.problem)
 
     @cached_attribute
-    def maxima(self) -> MaximaPlan | PhasePlan:
-        return PhasePlan(self.problem) if has_phases(self.problem) else MaximaPlan(self.problem)
+    def maxima(self) -> MaximaPlan | PhasePlan | SlicePlan:
+        return maxima_of(self.problem)
 
     @cached_attribute
     def gradient(self) -> GradientPlan | None:
         """None where that has no kernels for the windows."""
-        return GradientPlan(self.problem) if has_gradient_plan(self.problem) else None
+        return GradientPlan(self._within) if has_gradient_plan(self._within) else None
+
+    @cached_attribute
+    def of_maxima(self) -> MaximaPlan | PhasePlan | FoundPlan:
+        """The gradient of a maximum where `gradient` is None."""
+        if has_phases(in_full_precision(self._within)):
+            return PhasePlan(self._within)
+        return FoundPlan(self._within) if has_found_plan(self._within) else MaximaPlan(self._within)
+
+    @cached_attribute
+    def _within(self) -> PoolProblem:
+        """The problem, or that of its slices where each has its own windows: a gradient is the same."""
+        return self.problem.of_slices() if self.problem.within_slices else self.problem
 
     @cached_attribute
     def of_places(self) -> PlacesPlan | None:

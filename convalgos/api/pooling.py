@@ -168,7 +168,7 @@ def max_pool_backward(
     elif planned.gradient is not None:
         planned.gradient.run(given, dx, view.array)
     else:
-        planned.maxima.gradient(view.array, given, dx)
+        planned.of_maxima.gradient(view.array, given, dx)
     return _delivered(view.as_given(dx), dy, out)
 
 

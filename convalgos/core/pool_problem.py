@@ -7,7 +7,7 @@ holds nothing: a maximum is over the elements of x alone, and a mean counts padd
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -154,6 +154,21 @@ class PoolProblem:
         made: Self = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__ | {"windows": self.windows, "layout": layout, "y_layout": layout})
         return made
+
+    def of_slices(self) -> Self:
+        """The windows within the slices of the first dimension, each a plane or an image of its own."""
+        n, channels, slices, *spatial = self.x_shape
+        last = self.layout == "channels_last"
+        shape = (n * slices, channels, *spatial) if last else (n, channels * slices, *spatial)
+        return replace(
+            self, x_shape=shape, kernel=self.kernel[1:], stride=self.stride[1:], padding=self.padding[1:],
+            dilation=self.dilation[1:],
+        )  # fmt: skip
+
+    @property
+    def within_slices(self) -> bool:
+        """Whether each slice of the first of three dimensions has its windows alone."""
+        return len(self.kernel) == 3 and self.kernel[0] == self.stride[0] == 1 and not any(self.padding[0])
 
     @cached_attribute
     def extent(self) -> Shape:

@@ -13,6 +13,7 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.elements import MAX, MEAN
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
+from convalgos.cpu.pooling.phase_plan import phases_scatter
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
@@ -28,11 +29,13 @@ COPIED = 4  # times the rows of x and dx in a band where these are not copied in
 
 
 def has_gradient_plan(problem: PoolProblem) -> bool:
-    """Whether these kernels take the windows of a problem: of one row or plane, without dilation."""
+    """Whether these kernels take the windows of a problem, and fastest: of one plane, without dilation."""
     depth, height, width = in_three(problem)
-    if problem.layout not in PLAIN or depth.size != 1 or any(d != 1 for d in problem.dilation):
+    if problem.layout not in PLAIN or depth.size * depth.kernel != 1 or any(d != 1 for d in problem.dilation):
         return False
     if math.prod(problem.x_shape[2:]) > MOST_ELEMENTS:
+        return False
+    if problem.reduction == "max" and not has_tiles(problem) and phases_scatter(problem):
         return False
     apart = height.kernel <= height.stride and width.kernel <= width.stride
     return problem.layout == "channels_last" or apart or height.kernel * width.kernel <= MOST_TAPS

@@ -4,15 +4,15 @@ A band of rows of a plane is copied into scratch with its padding, its rows and 
 phases of the stride. Outputs that are neighbours then read neighbours at each tap of their windows, and rows
 of outputs are one long row: vectors are full however short rows are, and shuffles are done once for all taps.
 
-Each output keeps which tap its maximum is. The gradient is gathered by the same taps turned round: each phase
-of dx sums those dy before it whose maximum is the tap between them, and the phases are merged to rows.
+Each output keeps which tap its maximum is, where a gradient adds its dy.
 """
 
 from __future__ import annotations
 
-from convalgos.cpu.layout.strided_rows import elements_in_turns, rows_of, strided_elements
-from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN, PoolElements
+from convalgos.cpu.layout.strided_rows import rows_of, strided_elements
+from convalgos.cpu.pooling.elements import FLOAT, MAX, PoolElements
 from convalgos.cpu.pooling.maxima import INDEX, PLACE, give_places, lane_numbers
+from convalgos.cpu.pooling.placed_gradients import PlacedSums
 from convalgos.cpu.pooling.reductions import UNROLLED, fill_identity
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -22,12 +22,11 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 
 PHASE_FIELDS = fields(
     "x y dx places scratch scratch_bytes stored size tasks planes bands band_table height columns above "
-    "before rows_out outputs row_stride back lead pitch x_phase y_line dx_phase taps tap_table dx_taps "
-    "begins begins_step x_plane y_plane"
+    "before rows_out outputs row_stride back pitch x_phase y_line taps tap_table begins begins_step x_plane "
+    "y_plane"
 )
 GROUP_BAND = fields("first end")  # groups of as many rows as the stride: of x with its padding, or of outputs
 TAP = fields("offset number")  # of x in scratch, from the output's place; what its output keeps of it
-PHASE_TAPS = fields("taps table")  # of a phase of dx: those `TAP` whose windows meet it, of dy before it
 
 
 @simd.emitter
@@ -124,83 +123,37 @@ def write_outputs(
 
 
 @simd.emitter
-def gather_phase(
-    v: Vec, dy: Value, numbers: Value, target: Value, count: Value, taps: Value, table: Value
-) -> None:
-    """target[i] = the sum of dy[i - offset] over the taps of number numbers[i - offset], for i < count."""
-    words, block = words_of(v), UNROLLED * v.lanes
-    with v.loop(v.idiv(v.iadd(count, block - 1), block)) as i:
-        places = [v.iadd(v.imul(i, block), j * v.lanes) for j in range(UNROLLED)]
-        totals = [v.register(v.zero()) for _ in places]
-        with v.loop(taps) as t:
-            tap = v.record(v.iadd(table, v.imul(t, TAP.itemsize)), TAP)
-            number = words.spread(tap.number)
-            for at, total in zip(places, totals, strict=True):
-                from_ = v.isub(at, tap.offset)
-                mine = v.b.icmp_signed("==", words.load(v.pointer(numbers), from_), number)
-                more = v.fadd(total.value, v.load(v.pointer(dy), from_))
-                total.set(v.b.select(mine, more, total.value))
-        for at, total in zip(places, totals, strict=True):
-            v.store(total.value, v.pointer(target), at)
-
-
-@simd.emitter
-def merge_phases(
-    v: Vec, STRIDE: int, first: Value, second: Value, pitch: Value, rows: Value, columns: Value, dx: Value,
-    dx_row: Value,
+def scatter_outputs(
+    v: Vec, STRIDE: int, dy: Value, numbers: Value, pitch: Value, rows: Value, outputs: Value, dx: Value,
+    pixels: Value, index: Value, index_step: Value,
 ) -> None:  # fmt: skip
-    """Rows of dx, of elements of one phase, or of two by turns."""
-    phases = [v.pointer(first), v.pointer(second)][:STRIDE]
-    width = STRIDE * v.lanes
+    """Add rows of dy to the `pixels` of dx where their maxima lie, as `write_outputs` finds it."""
+    words, adder = words_of(v), PlacedSums(v, dx)
+    apart = words.mul(lane_numbers(words), words.const(STRIDE))
+    whole = v.idiv(outputs, v.lanes)
+    done = v.imul(whole, v.lanes)
+    rest = v.isub(outputs, done)
+    with v.loop(rows) as row:
+        line, from_ = v.at(v.pointer(dy), v.imul(row, outputs)), v.imul(row, pitch)
 
-    def block(at: Value, masks: list[Value] | None) -> None:
-        with v.loop(rows) as row:
-            from_ = v.iadd(v.imul(row, pitch), v.imul(at, v.lanes))
-            values = elements_in_turns(v, [v.load(phase, from_) for phase in phases])
-            line = v.at(v.pointer(dx), v.iadd(v.imul(row, dx_row), v.imul(at, width)))
-            for j, value in enumerate(values):
-                if masks is None:
-                    v.store(value, line, j * v.lanes)
-                else:
-                    v.store_masked(value, line, j * v.lanes, masks[j])
+        def look_up(
+            q: Value, mask: Value = None, *, line: Value = line, from_: Value = from_, row: Value = row
+        ) -> None:
+            first = v.iadd(v.iadd(index, v.imul(row, index_step)), v.imul(q, STRIDE))
+            place = words.load(v.pointer(numbers), v.iadd(from_, q))
+            place = words.add(place, words.add(apart, words.spread(first)))
+            known = v.b.icmp_unsigned("<", place, words.spread(pixels))
+            part = v.load(line, q) if mask is None else v.load_masked(line, q, mask)
+            adder.take(v.b.select(known, place, words.const(0)), v.b.select(known, part, v.zero()))
 
-    whole = v.idiv(columns, width)
-    with v.loop(whole) as i:
-        block(i, None)
-    rest = v.isub(columns, v.imul(whole, width))
-    with v.unless_negative(v.isub(rest, 1)):
-        block(whole, [v.mask(v.isub(rest, j * v.lanes)) for j in range(STRIDE)])
-
-
-@jit.helper
-def gradient_of_band(
-    SIZE: int, LANES: int, STRIDE: int, args: int, plane: int, group: int, end: int, numbers: int, dy: int,
-    dx: int,
-) -> None:  # fmt: skip
-    """dx of the groups of rows from `group` to `end` of a plane.
-
-    Args:
-        numbers, dy: in scratch, of the output `back` rows above the group's first.
-        dx: scratch.
-    """
-    a = carray(pointer(args), 1, PHASE_FIELDS)[0]
-    phases = carray(pointer(a.dx_taps), a.row_stride * STRIDE, PHASE_TAPS)
-    at = a.back * a.pitch
-    for phase in range(a.row_stride * STRIDE):
-        gather_phase(
-            SIZE, LANES, dy + at * SIZE, numbers + at * INDEX, dx + phase * a.dx_phase * SIZE,
-            (end - group) * a.pitch, phases[phase].taps, phases[phase].table,
-        )  # fmt: skip
-    turned = a.before % STRIDE  # whether elements of the second phase come first
-    for part in range(a.row_stride):
-        rows = rows_of(group * a.row_stride + part - a.above, a.row_stride, end - group, a.height)
-        even = dx + (part * STRIDE * a.dx_phase + rows.above * a.pitch + a.before // STRIDE) * SIZE
-        odd = even + a.dx_phase * SIZE
-        to = a.dx + (plane * a.x_plane + (rows.h + rows.above * rows.step) * a.columns) * SIZE
-        merge_phases(
-            SIZE, LANES, STRIDE, odd if turned else even, even + SIZE if turned else odd, a.pitch,
-            rows.below - rows.above, a.columns, to, a.row_stride * a.columns,
-        )  # fmt: skip
+        with v.loop(whole) as i:
+            look_up(v.imul(i, v.lanes))
+            for k in range(v.lanes):
+                adder.add(v.integer(k))
+        with v.unless_negative(v.isub(rest, 1)):
+            look_up(done, v.mask(rest))
+            with v.loop(rest) as k:
+                adder.add(k)
 
 
 @jit.helper
@@ -237,42 +190,36 @@ def phase_maxima(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
         a = carray(pointer(args), 1, PHASE_FIELDS)[0]
         bands = carray(pointer(a.band_table), a.bands, GROUP_BAND)
         x = a.scratch + task * a.scratch_bytes
-        maxima = x + a.row_stride * STRIDE * a.x_phase * SIZE  # of a gradient, dy
+        maxima = x + a.row_stride * STRIDE * a.x_phase * SIZE
         numbers = maxima + a.y_line * SIZE
-        dx = numbers + a.y_line * INDEX
         total = a.planes * a.bands
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             plane = unit // a.bands
             band = bands[unit % a.bands]
             first = max(0, band.first - a.back) if a.dx else band.first
             count = max(0, min(band.end, a.rows_out) - first)
-            # where outputs of the band lie in scratch: those above all stand for none
-            at = a.lead + ((first - band.first + a.back) * a.pitch if a.dx else 0)
             if count:
                 split_band(SIZE, LANES, STRIDE, args, plane, first, count + a.back, x)
                 find_maxima(
-                    SIZE, LANES, x, maxima + at * SIZE, numbers + at * INDEX, count * a.pitch, a.taps,
-                    a.tap_table, a.begins + first * a.pitch * a.begins_step * INDEX, a.begins_step,
+                    SIZE, LANES, x, maxima, numbers, count * a.pitch, a.taps, a.tap_table,
+                    a.begins + first * a.pitch * a.begins_step * INDEX, a.begins_step,
                 )  # fmt: skip
             y = a.y + (plane * a.y_plane + first * a.outputs) * SIZE
-            if a.dx:
-                zero = a.lead + (a.back + band.end - band.first) * a.pitch
-                zero_bytes(maxima, at * SIZE)
-                split_into_phases(
-                    SIZE, LANES, 1, MEAN, y, a.outputs, count, 0, a.outputs, maxima + at * SIZE, a.pitch, 0
-                )
-                end = at + count * a.pitch
-                zero_bytes(maxima + end * SIZE, max(0, zero - end) * SIZE)
-                gradient_of_band(
-                    SIZE, LANES, STRIDE, args, plane, band.first, band.end, numbers + a.lead * INDEX,
-                    maxima + a.lead * SIZE, dx,
+            index = (first * a.row_stride - a.above) * a.columns - a.before
+            if a.dx:  # of the rows of x in the band's groups
+                low = max(0, band.first * a.row_stride - a.above) * a.columns
+                high = min(a.height, band.end * a.row_stride - a.above) * a.columns
+                dx = a.dx + (plane * a.x_plane + low) * SIZE
+                zero_bytes(dx, max(0, high - low) * SIZE)
+                scatter_outputs(
+                    SIZE, LANES, STRIDE, y, numbers, a.pitch, count, a.outputs, dx, max(0, high - low),
+                    index - low, a.row_stride * a.columns,
                 )  # fmt: skip
             else:
-                index = (first * a.row_stride - a.above) * a.columns - a.before
-                places = a.places + (plane * a.y_plane + first * a.outputs) * PLACE
                 write_outputs(
-                    SIZE, LANES, STRIDE, maxima + at * SIZE, numbers + at * INDEX, a.pitch, count, a.outputs,
-                    y, places, index, a.row_stride * a.columns,
+                    SIZE, LANES, STRIDE, maxima, numbers, a.pitch, count, a.outputs, y,
+                    a.places + (plane * a.y_plane + first * a.outputs) * PLACE, index,
+                    a.row_stride * a.columns,
                 )  # fmt: skip
 
     return phase_maxima

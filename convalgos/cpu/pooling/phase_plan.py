@@ -10,15 +10,16 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.pooling.maxima import INDEX
-from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, PHASE_TAPS, TAP, phase_maxima
+from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, TAP, phase_maxima
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
-from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns
+from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, in_full_precision, widened
 from convalgos.cpu.pooling.tables import in_three
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
+MOST_TAPS = 16, 8  # of windows whose gradient is taken in vectors of planes: of float32, float64
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -34,12 +35,22 @@ def has_phases(problem: PoolProblem) -> bool:
     )
 
 
+def phases_scatter(problem: PoolProblem) -> bool:
+    """Whether a maximum's gradient is faster than in vectors of planes: of large windows, or few planes.
+
+    16-bit floats are converted as whole arrays there, too.
+    """
+    lanes, (_, height, width) = simd.lanes(max(4, problem.itemsize)), in_three(problem)
+    few = 2 * math.prod(problem.x_shape[:2]) <= lanes
+    large = height.kernel * width.kernel > MOST_TAPS[problem.dtype == "float64"] and width.size >= lanes
+    return has_phases(in_full_precision(problem)) and (few or large)
+
+
 class PhasePlan(MaximaRuns):
-    """Maxima with their places, and a maximum's gradient, where `has_phases`."""
+    """Maxima with their places, where `has_phases`; and a maximum's gradient, of 16-bit floats as well."""
 
     def __init__(self, problem: PoolProblem):
         self._problem = problem
-        self._kept: list[list[np.ndarray]] = []  # what tables point to
 
     def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
         """Write y, and int64 places of its elements in their planes of x."""
@@ -47,15 +58,19 @@ class PhasePlan(MaximaRuns):
 
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         """Write dx."""
-        self._gradient.launch(x, dy, dx)
+        if x.dtype.itemsize > 2:
+            self._gradient.launch(x, dy, dx)
+            return
+        wide = np.empty(dx.shape, np.float32)
+        self._gradient.launch(widened(x), widened(dy), wide)
+        half.convert(wide, dx)
 
     def _runs(self, gradient: bool) -> KernelRuns:
-        of = Computed(self._problem, gradient)
+        of = Computed(in_full_precision(self._problem), gradient)
         size, lanes, _ = of.kinds
         _, height, width = in_three(self._problem)
         planes = math.prod(self._problem.x_shape[:2])
-        values, kept = _values(height, width, planes, size, gradient)
-        self._kept.append(kept)
+        values = _values(height, width, planes, size, gradient)
         tasks = of.tasks(planes * values["bands"])
         kernel = phase_maxima(size, lanes, width.stride)
         return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks, self.given(gradient))
@@ -63,8 +78,8 @@ class PhasePlan(MaximaRuns):
 
 def _values(
     height: PoolWindows, width: PoolWindows, planes: int, size: int, gradient: bool
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """(values of the driver's record, what its tables point to)."""
+) -> dict[str, Any]:
+    """Values of the driver's record."""
     lanes = simd.lanes(size)
     rows_out, outputs = len(height.first), len(width.first)
     back = (height.kernel - 1) * height.dilation // height.stride  # rows of windows over a row, less one
@@ -72,16 +87,15 @@ def _values(
     pitch = max(outputs + aside, -(-(width.before + width.size) // width.stride))
     groups = max(-(-(height.before + height.size) // height.stride), rows_out) if gradient else rows_out
     phases = height.stride * width.stride
-    bands = _bands(groups, back, planes, pitch * size * (2 * phases + 2))
+    bands = _bands(groups, back, planes, pitch * size * (phases + 2))
     most = int((bands["end"] - bands["first"]).max())
     slack = UNROLLED * lanes
-    rows = most + back + (back if gradient else 0)  # of outputs, and one window further
+    more = back if gradient else 0  # rows of outputs before a band
+    rows = most + back + more  # and one window further
     x_phase = -(-((rows + 1) * pitch + 2 * slack) // lanes) * lanes
-    lead = -(-aside // lanes) * lanes
-    y_line = lead + -(-((most + back) * pitch + 2 * slack) // lanes) * lanes
-    dx_phase = -(-(most * pitch + 2 * slack) // lanes) * lanes if gradient else 0
-    scratch = (phases * (x_phase + dx_phase) + y_line) * size + y_line * INDEX
-    taps, dx_taps, kept = _tap_tables(height, width, pitch, x_phase)
+    y_line = -(-((most + more) * pitch + 2 * slack) // lanes) * lanes
+    scratch = phases * x_phase * size + y_line * (size + INDEX)
+    taps = _tap_table(height, width, pitch, x_phase)
     begins = np.zeros(slack, np.int32)
     padded = bool(height.before or width.before)
     if padded:  # numbers count from the first tap, which may lie in the padding
@@ -93,13 +107,13 @@ def _values(
     values: dict[str, Any] = {
         "planes": planes, "bands": len(bands), "band_table": bands, "height": height.size,
         "columns": width.size, "above": height.before, "before": width.before, "rows_out": rows_out,
-        "outputs": outputs, "row_stride": height.stride, "back": back, "lead": lead, "pitch": pitch,
-        "x_phase": x_phase, "y_line": y_line, "dx_phase": dx_phase, "taps": len(taps), "tap_table": taps,
-        "dx_taps": dx_taps, "begins": begins, "begins_step": int(padded),
+        "outputs": outputs, "row_stride": height.stride, "back": back, "pitch": pitch,
+        "x_phase": x_phase, "y_line": y_line, "taps": len(taps), "tap_table": taps,
+        "begins": begins, "begins_step": int(padded),
         "x_plane": height.size * width.size, "y_plane": rows_out * outputs,
         "scratch_bytes": whole_lines(scratch),
     }  # fmt: skip
-    return values, kept
+    return values
 
 
 def _bands(groups: int, back: int, planes: int, group_bytes: int) -> np.ndarray:
@@ -113,23 +127,12 @@ def _bands(groups: int, back: int, planes: int, group_bytes: int) -> np.ndarray:
     return table
 
 
-def _tap_tables(
-    height: PoolWindows, width: PoolWindows, pitch: int, x_phase: int
-) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """(`TAP` of windows, `PHASE_TAPS` of dx, what those point to)."""
+def _tap_table(height: PoolWindows, width: PoolWindows, pitch: int, x_phase: int) -> np.ndarray:
+    """`TAP` of windows."""
     taps = np.zeros(height.kernel * width.kernel, TAP)
-    of_phases: list[list[tuple[int, int]]] = [[] for _ in range(height.stride * width.stride)]
     for i in range(len(taps)):
         r, s = i // width.kernel * height.dilation, i % width.kernel * width.dilation
         phase = r % height.stride * width.stride + s % width.stride
         offset = r // height.stride * pitch + s // width.stride
-        number = r * width.size + s
-        taps[i] = phase * x_phase + offset, number
-        of_phases[phase].append((offset, number))
-    # windows later in a row come first, so that dy is summed in the order of outputs
-    kept = [np.array(each[::-1], TAP) for each in of_phases]
-    address = jit.data_address()
-    dx_taps = np.zeros(len(kept), PHASE_TAPS)
-    for row, table in zip(dx_taps, kept, strict=True):
-        row["taps"], row["table"] = len(table), address(table)
-    return taps, dx_taps, kept
+        taps[i] = phase * x_phase + offset, r * width.size + s
+    return taps

@@ -23,6 +23,27 @@ PLACED_BAND = fields("first end groups groups_end")  # of a map of dx, and of ou
 PLACED_GROUP = fields("reach first count")  # outputs, and the end of the elements of dx up to their windows
 
 
+class PlacedSums:
+    """Elements of a vector at a time, added to dx where they belong, one after the other."""
+
+    def __init__(self, v: Vec, dx: Value):
+        self._v, self._words, self._dx = v, words_of(v), v.pointer(dx)
+        self._parts, self._found = v.buffer(1), self._words.buffer(1)
+
+    def take(self, places: Value, parts: Value) -> None:
+        """The next elements, and 32-bit places of dx."""
+        self._words.store(places, self._found)
+        self._v.store(parts, self._parts)
+
+    def add(self, k: Value) -> None:
+        """The k-th of them."""
+        v, word = self._v, ir.IntType(32)
+        place = v.b.load(v.b.gep(self._found, [k], source_etype=word), typ=word)
+        at = v.at(self._dx, v.b.sext(place, ir.IntType(64)))
+        part = v.b.load(v.at(self._parts, k), typ=v.element)
+        v.b.store(v.fadd(v.b.load(at, typ=v.element), part), at)
+
+
 @simd.emitter
 def add_at_places(
     v: Vec, dx: Value, dy: Value, places: Value, count: Value, pixel: Value, step: Value, first: Value,
@@ -34,15 +55,8 @@ def add_at_places(
         places: int64; those that are none of the `pixels` from `first` on are left out.
     """
     words, wide = words_of(v), Integers(v.b, v.lanes, PLACE)
-    to, given, from_ = v.pointer(dx), v.pointer(dy), v.pointer(places)
-    parts, found = v.buffer(1), words.buffer(1)
+    given, from_, sums = v.pointer(dy), v.pointer(places), PlacedSums(v, dx)
     apart = words.mul(lane_numbers(words), words.spread(v.integer(step)))
-    word, long = ir.IntType(32), ir.IntType(64)
-
-    def add(k: Value) -> None:
-        place = v.b.load(v.b.gep(found, [v.integer(k)], source_etype=word), typ=word)
-        at = v.at(to, v.b.sext(place, long))
-        v.b.store(v.fadd(v.b.load(at, typ=v.element), v.b.load(v.at(parts, k), typ=v.element)), at)
 
     def look_up(begin: Value, mask: Value = None) -> None:
         if mask is None:
@@ -52,20 +66,20 @@ def add_at_places(
         place = wide.sub(place, wide.spread(first))
         known = v.b.icmp_unsigned("<", place, wide.spread(v.integer(pixels)))
         at = words.mul(v.b.trunc(v.b.select(known, place, wide.const(0)), words.type), words.spread(pixel))
-        words.store(words.add(at, words.add(apart, words.spread(v.imul(begin, step)))), found)
-        v.store(v.b.select(known, part, v.zero()), parts)
+        at = words.add(at, words.add(apart, words.spread(v.imul(begin, step))))
+        sums.take(at, v.b.select(known, part, v.zero()))
 
     whole = v.idiv(count, v.lanes)
     with v.loop(whole) as i:
         look_up(v.imul(i, v.lanes))
         for k in range(v.lanes):
-            add(v.integer(k))
+            sums.add(v.integer(k))
     done = v.imul(whole, v.lanes)
     rest = v.isub(count, done)
     with v.unless_negative(v.isub(rest, 1)):
         look_up(done, v.mask(rest))
         with v.loop(rest) as k:
-            add(k)
+            sums.add(k)
 
 
 @jit.specialise

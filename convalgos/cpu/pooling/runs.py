@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,11 @@ class MaximaRuns(ABC):
 
     @abstractmethod
     def _runs(self, gradient: bool) -> KernelRuns: ...
+
+
+def in_full_precision(problem: PoolProblem) -> PoolProblem:
+    """The same of float64, or else of float32, which 16-bit floats are converted to as whole arrays."""
+    return replace(problem, dtype="float64" if problem.dtype == "float64" else "float32")
 
 
 def widened(x: np.ndarray) -> np.ndarray:

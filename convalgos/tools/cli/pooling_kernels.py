@@ -13,6 +13,7 @@ from convalgos.cpu.pooling import (
     phase_maxima,
     placed_gradients,
     scattered_gradients,
+    slice_maxima,
     tile_gradients,
 )
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
@@ -46,6 +47,7 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         for stride in range(SPLIT_STRIDE + 1):
             yield maxima.maxima_channels_first, (*kinds, stride)
         if FORMS[dtype] == FORMS["float32"]:
+            yield slice_maxima.slice_maxima, kinds[:2]
             for stride in range(1, SPLIT_STRIDE + 1):
                 yield phase_maxima.phase_maxima, (*kinds[:2], stride)
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
