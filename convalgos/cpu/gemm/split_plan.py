@@ -43,7 +43,7 @@ class SplitSumsPlan(RegisterFinish):
             "entries": cut.entries, "pad_h": p.padding[1][0], "pad_w": p.padding[2][0],
             "stride_h": p.stride[1], "stride_w": p.stride[2], "step_h": cut.steps[0], "step_w": cut.steps[1],
             "phases": cut.strides[0], "position_bytes": cut.strides[1] * WIDTH,
-            "kernels": np.array(kernels, np.int64), "passes": cut.passes, "fetches": _fetches(cut),
+            "kernels": np.array(kernels, np.int64), "fetches": _fetches(cut),
             **_of_maps(cut), **self.limit_fields(p),
         }  # fmt: skip
         super().__init__(
@@ -87,7 +87,7 @@ def _of_maps(cut: SplitCut) -> dict[str, int | np.ndarray]:
         "y_n": y_n, "y_k": y_k, "y_h": y_h, "y_pixel": y_w, "y_block": LANES * y_k,
         "plane_bytes": cut.plane_bytes, "term_bytes": cut.term_bytes, "offsets": cut.entry_offsets(),
         "configuration": matrix_tiles.configuration([(cut.tile, 16)] * of_x + [(16, 16)] * (8 - of_x)),
-        "streamed": cut.streamed and (ONE if cut.outputs == 1 else FEW),
+        "passes": cut.passes, "streamed": cut.streamed and (ONE if cut.outputs == 1 else FEW),
         "run": 0 if cut.form is DIGITS else _lines_of_block(cut), **cut.scratch_fields(),
     }  # fmt: skip
 
