@@ -132,8 +132,9 @@ class WinogradPlan(BoxPlan):
         return made.in_boxes(self.problem, self.cut, finish_tiles=finish)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
-        u = filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
-        return split_filter(u, self.cut) if isinstance(self.cut, SplitBoxSchedule) else u
+        if isinstance(self.cut, SplitBoxSchedule):
+            return split_filter(w, self.cut, self.record, self._filter_tiles)
+        return filters.transform_filter(w, self.cut, self.record, self._filter_tiles)
 
 
 # --- algorithm -----------------------------------------------------------------------------------

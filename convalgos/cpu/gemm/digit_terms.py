@@ -98,6 +98,40 @@ def find_spread(v: Vec, units: Value, count: Value, squares: Value, channels: Va
     v.b.store(v.b.fptosi(found, ir.IntType(64)), v.pointer(to))
 
 
+@emitter
+def scale_filters(v: Vec, w: Value, step: Value, count: Value, unit: Value, spread: Value) -> None:
+    """The units of a vector of filters, float32, of `count` weights each, `step` elements apart; and, as a
+    whole number, the mean of their spreads: of (2^23 unit)^2 over the mean square of the weights.
+    """
+    word, source, sizes = words_of(v), v.pointer(w), words_of(v).const(0x7FFFFFFF)
+    largest, squares = word.register(word.const(0)), v.register(v.zero())
+    with v.loop(count) as i:
+        given = v.load(source, v.imul(i, step))
+        squares.set(v.fma(given, given, squares.value))
+        largest.set(word.larger(largest.value, word.bit_and(v.b.bitcast(given, word.type), sizes)))
+    exponent = word.larger(
+        word.right(word.add(largest.value, word.const(LIFTED)), 23, False), word.const(LEAST)
+    )
+    bits = word.left(word.sub(exponent, word.const(22)), 23)  # `unit_bits` of each filter
+    infinite = v.b.icmp_signed(">=", largest.value, word.const(0x7F800000))
+    bits = v.b.select(infinite, word.const(NAN), bits)
+    word.store(bits, v.pointer(unit))
+
+    zero, most = v.zero(), v.const(MOST_SPREAD)
+    room = v.fmul(v.b.bitcast(bits, v.type), v.const(2.0**23))
+    numbers, weigh = word.floats(word.spread(count)), v.b.fcmp_ordered(">", squares.value, zero)
+    found = v.fmul(v.b.fdiv(v.fmul(room, numbers), squares.value), room)
+    found = v.b.select(weigh, found, zero)
+    found = v.b.select(v.b.fcmp_ordered(">", found, most), most, found)
+    found = v.b.select(v.b.fcmp_ordered(">", found, zero), found, zero)  # also where one is not finite
+    one = v.b.select(v.b.fcmp_ordered(">", found, zero), v.const(1.0), zero)
+    there, total = _lane_sum(v, one), _lane_sum(v, found)
+    there = v.b.select(
+        v.b.fcmp_ordered(">", there, ir.Constant(v.element, 1.0)), there, ir.Constant(v.element, 1.0)
+    )
+    v.b.store(v.b.fptosi(v.b.fdiv(total, there), ir.IntType(64)), v.pointer(spread))
+
+
 def _lane_sum(v: Vec, values: Any) -> Any:
     """The sum of the lanes of a vector."""
     kind = ir.FunctionType(v.element, [v.element, values.type])

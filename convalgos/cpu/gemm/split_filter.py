@@ -8,7 +8,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
-from convalgos.cpu.gemm.digit_terms import MOST_SPREAD, find_units, pack_filter_terms
+from convalgos.cpu.gemm.digit_terms import pack_filter_terms, scale_filters
 from convalgos.cpu.gemm.split_cut import SplitCut
 from convalgos.cpu.gemm.split_forms import LANES
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
@@ -22,7 +22,7 @@ PACK_FIELDS = fields("w packed channels taps vectors tasks")
 @jit.specialise
 def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
     """Float32 (panel, channel, tap, filter) to (panel, entry, term, vector, word, filter) of four bytes: two
-    bfloat16, or four digits, behind which the largest sizes of filters become their units."""
+    bfloat16, or four digits, behind which lie the units of the filters and the spreads of their vectors."""
 
     def pack_split(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PACK_FIELDS)[0]
@@ -31,9 +31,11 @@ def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
             first = a.vectors * panel // panels
             width = a.vectors * (panel + 1) // panels - first
             units = a.packed + a.vectors * entries * ENTRY_BYTES + first * 64
+            spreads = a.packed + a.vectors * (entries * ENTRY_BYTES + 64) + first * 8
+            w, rows = a.w + first * 64 * a.channels * a.taps, a.channels * a.taps
             if DIGITS:
-                find_units(units, width * 16)
-            w = a.w + first * 64 * a.channels * a.taps
+                for j in range(width):
+                    scale_filters(4, LANES, w + j * 64, width * LANES, rows, units + j * 64, spreads + j * 8)
             to = a.packed + first * entries * ENTRY_BYTES
             for c in range(0, a.channels, CHANNELS):
                 for tap in range(a.taps):
@@ -53,52 +55,11 @@ def packed_filter(w: np.ndarray, cut: SplitCut) -> np.ndarray:
 
     A word holds channels that lie half an entry apart, or a quarter, as those of x do.
     """
-    p, scaled = cut.problem, cut.form.scaled
+    p, scaled = cut.problem, int(cut.form.scaled)
     dealt = panel_packing.packed_panels(w[None], cut.panels)
-    packed, rows = aligned_empty(cut.form.filter_bytes(p), np.uint8), w.reshape(p.K, -1)
-    if scaled:
-        after = packed[None, cut.vectors * cut.entries * ENTRY_BYTES :]
-        units, spreads = filter_scales(after, cut.vectors)
-        units[...] = 0
-        units[0, : p.K] = largest_sizes(rows, 1)
+    packed = aligned_empty(cut.form.filter_bytes(p), np.uint8)
     address, tasks = jit.data_address(), jit.thread_count()
     sizes = p.C, cut.entries // cut.channel_blocks, cut.vectors, tasks
     record = np.array([(address(dealt), address(packed), *sizes)], PACK_FIELDS)
-    jit.launch(pack_split(cut.form.channels, int(scaled)), address(record), tasks)
-    if scaled:
-        squares = np.zeros_like(units)
-        np.einsum("ij,ij->i", rows, rows, out=squares[0, : p.K])
-        spreads[...] = filter_spreads(units, squares, rows.shape[1])
+    jit.launch(pack_split(cut.form.channels, scaled), address(record), tasks)
     return packed
-
-
-# --- units of filters ----------------------------------------------------------------------------
-
-
-def filter_scales(after: np.ndarray, vectors: int) -> tuple[np.ndarray, np.ndarray]:
-    """What lies behind the digits of panels of so many vectors: float32 units of their filters, and int64
-    spreads of their vectors. Views of rows of bytes."""
-    size = 4 * LANES * vectors
-    return after[:, :size].view(np.float32), after[:, size:].view(np.int64)[:, :vectors]
-
-
-def largest_sizes(w: np.ndarray, axis: int) -> np.ndarray:
-    """The largest size of weights along an axis, without an array of all sizes."""
-    sizes: np.ndarray = np.abs(np.maximum(w.max(axis=axis), -w.min(axis=axis)))  # NaN without its sign
-    return sizes
-
-
-def filter_spreads(units: np.ndarray, squares: np.ndarray, numbers: int) -> np.ndarray:
-    """(2^23 unit)^2 over the mean square of weights, int64, the mean of each vector of filters.
-
-    units, squares: of filters, and the sums of the squares of their weights, (.., filters), float32;
-    numbers: weights of a filter.
-    """
-    found = (
-        (2.0**23 * units.astype(np.float64)) ** 2 * numbers / np.maximum(squares, np.finfo(np.float32).tiny)
-    )
-    finite = (squares > 0) & (squares < np.inf)
-    found = np.where(finite, np.minimum(found, MOST_SPREAD), 0).reshape(*squares.shape[:-1], -1, LANES)
-    there = np.maximum(1, np.count_nonzero(found, axis=-1))
-    spreads: np.ndarray = (found.sum(axis=-1) / there).astype(np.int64)
-    return spreads

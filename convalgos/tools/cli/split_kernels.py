@@ -22,7 +22,7 @@ DRIVERS = {
     BRAIN_FLOATS: (split_driver.sum_split, split_products.multiply_split),
     DIGITS: (digit_driver.sum_digits, digit_products.multiply_digits),
 }
-PACKING = split_filter.pack_split, split_filters.pack_points
+PACKING = split_filter.pack_split, split_filters.transform_split
 TILE_SUMS = {BRAIN_FLOATS: split_tiles.sum_split_tiles, DIGITS: digit_tiles.sum_digit_tiles}
 
 
