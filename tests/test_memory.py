@@ -55,7 +55,7 @@ def test_what_is_kept_has_a_bound():
     assert not allocator._kept
     held.clear()
     gc.collect()
-    assert 0 < sum(raw.nbytes for raw in allocator._kept) <= allocator.MOST
+    assert 0 < sum(memory.raw.nbytes for memory in allocator._kept) <= allocator.MOST
 
 
 @pytest.mark.skipif(not allocator.LETS_GO, reason="pages cannot be given back")
@@ -67,13 +67,30 @@ def test_results_beyond_that_are_kept_where_the_system_may_take_them(monkeypatch
     while held:
         held.pop(0)
     assert not allocator._kept
-    assert 0 < sum(raw.nbytes for raw in allocator._idle) <= allocator.IDLE * 2 * allocator.LARGE
+    assert 0 < sum(memory.raw.nbytes for memory in allocator._idle) <= allocator.IDLE * 2 * allocator.LARGE
     again = allocator.aligned_empty(2 * COUNT, np.float32)
     again.fill(2)
     assert again.ctypes.data == addresses[-1] and (again == 2).all()
     count = len(allocator._idle)
     del again  # which was not to be kept so
     assert len(allocator._idle) == count
+
+
+@pytest.mark.skipif(not allocator.LETS_GO, reason="pages cannot be given back")
+def test_what_calls_prepare_is_used_again_beyond_that(monkeypatch):
+    monkeypatch.setattr(allocator, "MOST", 3 * allocator.LARGE)
+    with allocator.of_one_call():
+        held = [allocator.aligned_empty(2 * COUNT, np.float32) for _ in range(2)]
+    held.append(allocator.aligned_empty(2 * COUNT, np.float32))  # of no such call
+    addresses = [array.ctypes.data for array in held]
+    while held:
+        held.pop()
+    assert len(allocator._kept) == len(allocator._idle) == 1
+    again = [allocator.aligned_empty(2 * COUNT, np.float32) for _ in range(2)]
+    for value, array in enumerate(again):
+        array.fill(value)
+    assert [array.ctypes.data for array in again] == addresses[:2]
+    assert all((array == value).all() for value, array in enumerate(again))
 
 
 def test_results_that_are_held_are_never_written_again():

@@ -2,8 +2,9 @@
 
 A fresh array of some megabytes costs a page fault for each 4 KiB that is first written, which may take longer
 than what is then computed. Filters that are prepared for one call only, and results that a program drops,
-leave their memory here for the next ones. Results of hundreds of megabytes may, too: the system is told that
-it may take their pages when it needs memory, and until it does they cost nothing to write again.
+leave their memory here for the next ones. More than what is kept so may stay, too, of results and of such
+filters: the system is told that it may take their pages when it needs memory, and until it does they cost
+nothing to write again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import ctypes
 import mmap
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,15 @@ WASTE = 1.25  # times what is asked for that may be given
 PIECE = 1 << 21  # bytes that are moved at a time: a large page
 LETS_GO = sys.platform == "linux"  # pages of an array, whose memory stays its own
 
-_kept: list[np.ndarray] = []  # the oldest first
-_idle: list[np.ndarray] = []  # larger ones, whose pages are the system's to take
+
+class _Memory(NamedTuple):
+    raw: np.ndarray
+    idles: bool  # whether it may become one of `_idle`
+
+
+_kept: list[_Memory] = []  # the oldest first
+_idle: list[_Memory] = []  # what found no place among these, and whose pages are the system's to take
+_of_call = threading.local()  # whether what a thread asks for now is of one call only
 # Only `release_arrays` waits for it: garbage may be collected, and an array go, amid any line here.
 _lock = guarded(threading.Lock())
 
@@ -41,20 +49,20 @@ class _Lent:
     """The memory of one array; when the last view of it is gone, it is kept."""
 
     def __init__(self, raw: np.ndarray, nbytes: int, idles: bool):
-        self._raw, self._idles = raw, idles
+        self._memory = _Memory(raw, idles)
         start = -raw.ctypes.data % ALIGNMENT
         self.__array_interface__ = raw[start : start + nbytes].__array_interface__
 
     def __del__(self) -> None:
         if _keep is not None:  # as it is once the process ends
-            _keep(self._raw, self._idles)
+            _keep(self._memory)
 
 
 def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
     """An uninitialised 1-D array of `count` elements that starts on a cache line.
 
     Args:
-        idles: it is kept as `_idle` is when it is gone, if it is larger than all others together may be.
+        idles: it may be kept as `_idle` is when it is gone, as within `of_one_call`.
 
     Example:
         >>> aligned_empty(3, np.float32).ctypes.data % 64
@@ -62,6 +70,7 @@ def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
     """
     nbytes = count * np.dtype(dtype).itemsize
     if nbytes >= LARGE:
+        idles = idles or getattr(_of_call, "idles", False)
         return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes, idles)).view(dtype)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -85,6 +94,16 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
     ends = list(accumulate(map(whole_lines, sizes), initial=0))
     whole = aligned_empty(ends[-1], np.uint8)
     return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
+
+
+@contextmanager
+def of_one_call() -> Iterator[None]:
+    """Large arrays that this thread asks for meanwhile are gone soon, and will be asked for again."""
+    before, _of_call.idles = getattr(_of_call, "idles", False), True
+    try:
+        yield
+    finally:
+        _of_call.idles = before
 
 
 def keep_up_to(nbytes: int) -> None:
@@ -128,26 +147,34 @@ def _found(nbytes: int) -> np.ndarray:
         try:
             for kept in (_kept, _idle):
                 for i in reversed(range(len(kept))):
-                    if nbytes <= kept[i].nbytes <= WASTE * nbytes:
-                        return kept.pop(i)
+                    if nbytes <= kept[i].raw.nbytes <= WASTE * nbytes:
+                        return kept.pop(i).raw
         finally:
             _lock.release()
     return np.empty(nbytes, np.uint8)
 
 
-def _keep(raw: np.ndarray, idles: bool) -> None:
-    large = raw.nbytes > MOST
-    if large and not (idles and LETS_GO):
+def _keep(memory: _Memory) -> None:
+    if memory.raw.nbytes > MOST and not memory.idles:
         return
     if _lock.acquire(blocking=False):
         try:
-            kept, most = (_idle, IDLE * workspaces.most()) if large else (_kept, MOST)
-            if not large or _advised(raw, mmap.MADV_FREE):
-                kept.append(raw)
-            while sum(other.nbytes for other in kept) > most:
-                kept.pop(0)
+            if memory.raw.nbytes > MOST:
+                over = [memory]
+            else:
+                over = []
+                _kept.append(memory)
+                while _bytes_of(_kept) > MOST:
+                    over.append(_kept.pop(0))
+            _idle.extend(m for m in over if m.idles and LETS_GO and _advised(m.raw, mmap.MADV_FREE))
+            while _bytes_of(_idle) > IDLE * workspaces.most():
+                _idle.pop(0)
         finally:
             _lock.release()
+
+
+def _bytes_of(memories: Sequence[_Memory]) -> int:
+    return sum(memory.raw.nbytes for memory in memories)
 
 
 def _advised(array: np.ndarray, advice: int) -> bool:

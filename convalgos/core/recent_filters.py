@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from convalgos.core import workspaces
+from convalgos.core.allocator import of_one_call
 from convalgos.core.forks import guarded
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 
@@ -61,7 +62,8 @@ def find_recent(key: FilterKey, address: int, w: np.ndarray) -> PreparedFilter |
 def prepare_recent(plan: Preparing, w: np.ndarray) -> PreparedFilter:
     """A filter in the form of a plan, made now or in a call before; a small one is kept for the next."""
     if plan._where is None or w.nbytes > LARGEST:
-        return plan._in_own_form(w)
+        with of_one_call():
+            return plan._in_own_form(w)
     key, address = plan._key, plan._where(w)
     content = w.tobytes()  # what is prepared is this copy, as others may write to w meanwhile
     before = _kept.get((id(key), address))

@@ -75,6 +75,7 @@ TOOLKIT = (
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",
     "cpu/tiled/driver.py",
+    "cpu/tiled/filters.py",
     "cpu/tiled/integer_points.py",
     "cpu/tiled/row_products.py",
     "cpu/tiled/split_rows.py",
