@@ -26,8 +26,16 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
 
 Figures = Any  # of an algorithm's device: `core.machine.Machine`, or on a GPU `gpu.device.GpuMachine`
-PREPARE_CALL = 1.2e-5  # seconds to bring any filter into another order,
-PACKING = 10e9  # and bytes of it in a second; 15e9 on Zen 5, 9e9 on two cores of a Xeon (Sapphire Rapids)
+# To bring a filter into another order, where a call brings it and finds neither it nor the code in caches;
+# 110 layers, Xeon (Sapphire Rapids). Filters that are prepared behind one another take a third.
+PREPARE_CALL = 1.2e-5  # seconds for any,
+PACKING = 5.5e9  # bytes in a second,
+COLD, COLD_RATE = 1 << 16, 1.3e9  # and so many bytes at first, in a second
+
+
+def packing_seconds(nbytes: float, rate: float = PACKING) -> float:
+    """Predicted time to bring the bytes of a filter into another order, so many in a second."""
+    return PREPARE_CALL + min(nbytes, COLD) / COLD_RATE + nbytes / rate
 
 
 @dataclass(frozen=True)
@@ -198,7 +206,7 @@ class Algorithm(ABC):
 
     def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds to prepare the filter."""
-        return PREPARE_CALL + problem.w_bytes / PACKING
+        return packing_seconds(problem.w_bytes)
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         """Of the prepared filter."""

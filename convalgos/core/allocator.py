@@ -54,7 +54,7 @@ class _Lent:
         self.__array_interface__ = raw[start : start + nbytes].__array_interface__
 
     def __del__(self) -> None:
-        if _keep is not None:  # as it is once the process ends
+        if _keep is not None and not sys.is_finalizing():
             _keep(self._memory)
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.algorithm import PACKING, PREPARE_CALL, Algorithm, error_of_sums
+from convalgos.core.algorithm import Algorithm, error_of_sums, packing_seconds
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
@@ -301,7 +301,7 @@ class DirectPhases(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         if self.filled:
-            return PREPARE_CALL + self.filter_bytes(problem) / PACKING
+            return packing_seconds(self.filter_bytes(problem))
         return 1e-9  # it is copied
 
     def filter_bytes(self, problem: ConvProblem) -> int:

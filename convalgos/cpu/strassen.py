@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.algorithm import PACKING, PREPARE_CALL, Algorithm, error_of_sums
+from convalgos.core.algorithm import Algorithm, error_of_sums, packing_seconds
 from convalgos.core.layouts import BLOCKS, PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -82,7 +82,7 @@ class Strassen(Algorithm):
         return CALL + machine.launch + AMONG_LAYERS + share * sums
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return PREPARE_CALL + (problem.w_bytes + self.filter_bytes(problem)) / PACKING
+        return packing_seconds(problem.w_bytes + self.filter_bytes(problem))
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

@@ -28,6 +28,7 @@ class SplitForm:
     waiting: float  # times the products of matrix tiles, as they wait for loads
     split: float  # to split two vectors of a pixel
     output: float  # of a vector of outputs
+    packing: float  # bytes of terms that a filter is split into in a second
 
     def filter_bytes(self, p: ConvProblem) -> int:
         """Of the three terms of a filter, and of its units."""
@@ -48,5 +49,5 @@ class SplitForm:
 
 
 # Xeon (Sapphire Rapids), 616 layers of one to eight images
-BRAIN_FLOATS = SplitForm(ENGINES["amx", "bfloat16"], "bfloat16", CHANNELS, 6, 1, False, 1.02, 23.0, 8.4)
-DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 6, 4, True, 1.6, 16.0, 14.0)
+BRAIN_FLOATS = SplitForm(ENGINES["amx", "bfloat16"], "bfloat16", CHANNELS, 6, 1, False, 1.02, 23.0, 8.4, 12e9)
+DIGITS = SplitForm(ENGINES["amx", "int8"], "int8", 2 * CHANNELS, 6, 4, True, 1.6, 16.0, 14.0, 5e9)

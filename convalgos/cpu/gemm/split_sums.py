@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.algorithm import PACKING, PREPARE_CALL, Algorithm, error_of_sums
+from convalgos.core.algorithm import Algorithm, error_of_sums, packing_seconds
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.plan import Plan
@@ -56,7 +56,7 @@ class SplitSums(SingleThreaded, Algorithm):
         return least_split_seconds(problem, machine, self.form)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        split = PREPARE_CALL + self.filter_bytes(problem) / PACKING
+        split = packing_seconds(self.filter_bytes(problem), self.form.packing)
         return super().prepare_cost(problem, machine) + split
 
     def filter_bytes(self, problem: ConvProblem) -> int:

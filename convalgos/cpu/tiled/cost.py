@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import ClassVar, Self
 
+from convalgos.core.algorithm import packing_seconds
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
@@ -39,8 +40,7 @@ STRIDED = 1.5  # times as long where steps of a stride are gathered; convbench, 
 SHARED_TAPS = 128  # of a pass over a panel in a team; Xeon (Granite Rapids)
 CROSSING = 2.5  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
-PREPARE_CALL = 4e-5  # seconds to transform any filter,
-PREPARE = 10e9  # and bytes of it, when transformed, in a second
+PREPARE = 5e9  # bytes of a filter, before and behind its transform, in a second; see `packing_seconds`
 
 
 def overlapped(sums: float, filters: float, norm: int = OVERLAP) -> float:
@@ -261,4 +261,5 @@ class BoxSchedule(BoxSizes):
     @property
     def prepare_seconds(self) -> float:
         """Predicted time to transform the filter."""
-        return PREPARE_CALL + self.problem.groups * self.u_bytes / PREPARE
+        transformed = packing_seconds(self.problem.groups * self.u_bytes, PREPARE)
+        return packing_seconds(self.problem.w_bytes, PREPARE) + transformed
