@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.core.arrays import as_laid, is_laid, same_dtype
+from convalgos.core.arrays import as_laid, copy_into, is_laid, same_dtype
 from convalgos.core.plan import numpy_dtype
+from convalgos.cpu.layout.turned import copy_turned
 
 STREAMED = (  # results of more than half of the assumed last cache, whose planes are whole vectors
     "n1 c4 h32 w32 k16 r1 s1",
@@ -149,3 +150,31 @@ def test_what_kernels_read_is_laid_out():
         assert is_laid(laid.flags) and laid.dtype.isnative
         np.testing.assert_array_equal(laid, other)
     assert same_dtype(np.dtype(">f4"), a.dtype) and not same_dtype(np.dtype(">f8"), a.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((96, 3, 3, 512), (0, 3, 1, 2)),  # a filter, and a map, of channels last
+        ((2, 61, 67, 70), (0, 3, 1, 2)),
+        ((2, 70, 61, 67), (0, 2, 3, 1)),
+        ((3, 481, 493), (1, 2, 0)),  # of as few channels as are split by shuffles
+        ((1, 40, 1, 151, 60), (0, 3, 4, 1, 2)),
+        ((83, 70, 90), (2, 1, 0)),  # no matrices
+        ((701, 1001), (1, 0)),
+    ],
+)
+def test_axes_in_another_order(shape, order, dtype):
+    memory = np.random.default_rng(3).integers(0, 100, shape).astype(dtype)
+    ca.conv(np.ones((1, 1, 3, 3), "f4"), np.ones((1, 1, 1, 1), "f4"))  # which brings what turns arrays
+    turned = memory.transpose(order)
+    laid = as_laid(turned)
+    assert is_laid(laid.flags)
+    np.testing.assert_array_equal(laid, np.array(turned, order="C"))
+    target = np.full_like(memory, 101).transpose(order)
+    copy_into(target, laid)
+    np.testing.assert_array_equal(target, turned)
+    assert not target.flags.c_contiguous
+    matrices = dtype != "c16" and order != (2, 1, 0)
+    assert copy_turned(turned, np.empty_like(laid)) == matrices

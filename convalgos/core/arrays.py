@@ -22,7 +22,8 @@ from convalgos.core.element_types import FLOAT8_DTYPES, OF_ML_DTYPES, ml_dtype
 
 DLPACK_CUDA = (2, 13)  # its device types of CUDA's memory, ordinary and managed
 NO_DLPACK = (TypeError, ValueError, RuntimeError, BufferError)  # of dtypes that it has not, as bfloat16
-LARGE = 1 << 22  # bytes from which an array in another order than C's is copied block by block,
+TURNED = 1 << 19  # bytes from which an array in another order than C's is copied by what turns matrices over,
+LARGE = 1 << 22  # and where nothing does, block by block,
 BLOCK = 1 << 16  # and elements of such a block: of a cache, and not of pages that each row touches
 REFUSED = {  # library -> what NumPy's view of its arrays would lose, and what to give instead
     "dask": "would be computed as a whole: give {0}.compute(), or use dask.array.map_overlap",
@@ -133,14 +134,47 @@ def as_laid(array: np.ndarray) -> np.ndarray:
     if is_laid(array.flags) and array.dtype.isnative:
         return array
     native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
-    if array.nbytes < LARGE or array.ndim < 2 or not _crosses_rows(array):
+    if array.nbytes < TURNED or not _crosses_rows(array):
         return array.astype(native, "C")
     copied = np.empty(array.shape, native)
-    side = round(BLOCK ** (1 / array.ndim))
-    for first in product(*(range(0, size, side) for size in array.shape)):
-        part = tuple(slice(i, i + side) for i in first)
-        copied[part] = array[part]
+    _copy_across(copied, array)
     return copied
+
+
+def copy_into(target: np.ndarray, source: np.ndarray) -> None:
+    """target[...] = source, which is `as_laid`; a target with axes in another order is filled as it lies."""
+    order = sorted(range(target.ndim), key=lambda axis: -target.strides[axis])
+    turned = target.transpose(order)
+    if target.nbytes < TURNED or target.flags.c_contiguous or not is_laid(turned.flags):
+        target[...] = source
+    else:
+        _copy_across(turned, source.transpose(order))
+
+
+class Turning(Protocol):
+    def __call__(self, source: np.ndarray, target: np.ndarray) -> bool:
+        """target[...] = source, of one shape and dtype, the target C-contiguous; False where it does not."""
+
+
+_turning: list[Turning] = []
+
+
+def turn_by(turning: Turning) -> None:
+    """Give what copies arrays whose axes lie in another order, faster than NumPy does."""
+    _turning[:] = [turning]
+
+
+def _copy_across(target: np.ndarray, source: np.ndarray) -> None:
+    """target[...] = source, the target C-contiguous and the source not."""
+    if source.dtype == target.dtype and any(turn(source, target) for turn in _turning):
+        return
+    if source.nbytes < LARGE:
+        target[...] = source
+        return
+    side = round(BLOCK ** (1 / source.ndim))
+    for first in product(*(range(0, size, side) for size in source.shape)):
+        part = tuple(slice(i, i + side) for i in first)
+        target[part] = source[part]
 
 
 def _crosses_rows(array: np.ndarray) -> bool:

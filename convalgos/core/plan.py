@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core import epilogue, recent_filters, workspaces
-from convalgos.core.arrays import as_laid, as_numpy, is_laid, like, writable_view
+from convalgos.core.arrays import as_laid, as_numpy, copy_into, is_laid, like, writable_view
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.choice import NOT_CHOSEN, Choice
@@ -320,7 +320,7 @@ class Plan(PlanArrays, Tabular, ABC):
             target = np.ascontiguousarray(flipped(target))
         if out is None or target is out:
             return target
-        out[...] = target
+        copy_into(out, target)
         return out
 
     def _call_on_views(

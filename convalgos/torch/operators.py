@@ -77,7 +77,7 @@ def conv(
     boundary: str,
 ) -> Tensor:
     settings = how(stride, pads, dilation, groups, last) | {"boundary": boundary}
-    return _seen(forward.conv(_laid(x, last), w.contiguous(), bias, **settings), last)
+    return _seen(forward.conv(_laid(x, last), _filter(w), bias, **settings), last)
 
 
 @_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")
@@ -88,7 +88,7 @@ def backward_data(
     channels = w.shape[1] * groups
     shape = (dy.shape[0], *sizes, channels) if last else (dy.shape[0], channels, *sizes)
     settings = how(stride, pads, dilation, groups, last) | {"boundary": boundary}
-    return _seen(gradients.conv_backward_data(_laid(dy, last), w.contiguous(), shape, **settings), last)
+    return _seen(gradients.conv_backward_data(_laid(dy, last), _filter(w), shape, **settings), last)
 
 
 @_operator("conv_backward_weights", "Tensor x, Tensor dy, SymInt[] kernel")
@@ -172,6 +172,11 @@ def _empty(example: Tensor, shape: tuple[int, ...], last: bool) -> Tensor:
 def _laid(x: Tensor, last: bool) -> Tensor:
     """x as it lies, (N, C, *spatial) or (N, *spatial, C): a view, or a copy where it lies otherwise."""
     return x.contiguous(memory_format=LAST[x.dim()]).movedim(1, -1) if last else x.contiguous()
+
+
+def _filter(w: Tensor) -> Tensor:
+    """w as it lies where that is read faster than torch copies it."""
+    return w.contiguous() if w.is_cuda else w
 
 
 def _seen(y: Tensor, last: bool) -> Tensor:
