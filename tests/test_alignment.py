@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import convalgos as ca
-from convalgos.core.arrays import as_laid, copy_into, is_laid, same_dtype
+from convalgos.core.arrays import same_dtype
+from convalgos.core.laid_arrays import as_laid, copy_into, is_laid
 from convalgos.core.plan import numpy_dtype
 from convalgos.cpu.layout.turned import copy_turned
 

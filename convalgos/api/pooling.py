@@ -13,8 +13,9 @@ from convalgos.api.gradients import conv_backward_data
 from convalgos.api.pool_kind import PlannedPool, PoolKind
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
-from convalgos.core.arrays import as_laid, as_numpy, device_of, is_laid, like, same_dtype, writable_view
+from convalgos.core.arrays import as_numpy, device_of, like, same_dtype, writable_view
 from convalgos.core.errors import missing, read_only
+from convalgos.core.laid_arrays import as_laid, is_laid
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 
 

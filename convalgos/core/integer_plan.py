@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core import epilogue
-from convalgos.core.arrays import as_laid
 from convalgos.core.bound_run import BoundRun, checked_scratch
 from convalgos.core.epilogue import Activation, ActivationLike
+from convalgos.core.laid_arrays import as_laid
 from convalgos.core.plan import Named, Plan, flipped
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from convalgos.core import epilogue, recent_filters, workspaces
-from convalgos.core.arrays import as_laid, as_numpy, copy_into, is_laid, like, writable_view
+from convalgos.core.arrays import as_numpy, like, writable_view
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.choice import NOT_CHOSEN, Choice
 from convalgos.core.epilogue import Activation, ActivationLike
+from convalgos.core.laid_arrays import as_laid, copy_into, is_laid
 from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
@@ -318,10 +319,7 @@ class Plan(PlanArrays, Tabular, ABC):
                 workspaces.returned(self)
         if self._flips_result:
             target = np.ascontiguousarray(flipped(target))
-        if out is None or target is out:
-            return target
-        copy_into(out, target)
-        return out
+        return target if out is None or target is out else copy_into(out, target)
 
     def _call_on_views(
         self, x: Any, w: Any, bias: Any, out: Any, activation: ActivationLike, residual: Any

@@ -11,11 +11,12 @@ import numpy as np
 from convalgos.core import epilogue
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape, shown
-from convalgos.core.arrays import as_laid, as_numpy, is_laid, same_dtype
+from convalgos.core.arrays import as_numpy, same_dtype
 from convalgos.core.bound_run import check_bound, share_elements
 from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import read_only
+from convalgos.core.laid_arrays import as_laid, is_laid
 from convalgos.core.problem import ConvProblem
 from convalgos.core.sparsity import dense_filter, is_sparse_matrix
 

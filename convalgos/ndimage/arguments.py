@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from convalgos.core import arrays
+from convalgos.core import arrays, laid_arrays
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.errors import read_only
 from convalgos.ndimage import known_calls
@@ -259,8 +259,8 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
             what is filled. It goes by nothing else but their shapes and types, so that the next call with
             equal arguments may have it, too (`known_calls`).
     """
-    source = arrays.as_laid(x)
-    laid = arrays.is_laid(output.flags) and output.dtype.isnative
+    source = laid_arrays.as_laid(x)
+    laid = laid_arrays.is_laid(output.flags) and output.dtype.isnative
     if laid and not np.may_share_memory(output, source):
         write(source, output)
     else:

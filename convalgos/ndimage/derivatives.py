@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.array_kinds import any_kind
-from convalgos.core.arrays import as_laid
+from convalgos.core.laid_arrays import as_laid
 from convalgos.ndimage import arguments
 from convalgos.ndimage.correlations import correlate1d
 from convalgos.ndimage.known_calls import known_calls

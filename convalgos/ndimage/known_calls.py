@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from convalgos.core import allocator, arrays, plan_cache
+from convalgos.core import allocator, laid_arrays, plan_cache
 from convalgos.core.forks import guarded
 from convalgos.cpu.runtime.recent_calls import RecentCalls
 from convalgos.cpu.runtime.threads import plan_threads
@@ -63,8 +63,8 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
         key = y = None
         x: Any = args[0] if args else None
         if type(x) is np.ndarray and x.dtype.isnative:
-            if not arrays.is_laid(x.flags):
-                return taken(arrays.as_laid(x), *args[1:], **kwargs)  # type: ignore[arg-type]
+            if not laid_arrays.is_laid(x.flags):
+                return taken(laid_arrays.as_laid(x), *args[1:], **kwargs)  # type: ignore[arg-type]
             y = args[written] if len(args) > written else kwargs.get(WRITTEN)
             if type(y) in PLAIN or isinstance(y, np.dtype):
                 key = _key(function, args, kwargs)
@@ -82,7 +82,7 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
         if type(y) is not np.ndarray:
             y = new_array(x.shape, dtype)
             filled = None
-        elif arrays.is_laid(y.flags) and _is_apart(y, x):
+        elif laid_arrays.is_laid(y.flags) and _is_apart(y, x):
             filled, place = y, written if len(args) > written else WRITTEN
         else:
             y[...] = filled_apart(x, dtype, write)

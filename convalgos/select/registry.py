@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from convalgos.core import arrays
+from convalgos.core import laid_arrays
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.element_types import HALF_DTYPES, PRECISIONS
@@ -85,7 +85,7 @@ def _own(device: str) -> tuple[Algorithm, ...]:
         module = import_module(f"{package.__name__}.{info.name}")
         found += getattr(module, "ALGORITHMS", ())
     if device == "cpu":
-        arrays.turn_by(import_module("convalgos.cpu.layout.turned").copy_turned)
+        laid_arrays.turn_by(import_module("convalgos.cpu.layout.turned").copy_turned)
     ids = [a.id for a in found]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")

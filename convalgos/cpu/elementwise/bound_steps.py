@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.arrays import as_laid
 from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.laid_arrays import as_laid
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import SHARE
 from convalgos.cpu.runtime.records import record_of_words

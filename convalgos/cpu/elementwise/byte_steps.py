@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.arrays import as_laid
 from convalgos.core.bound_run import BoundRun, Launch, check_bound, image_step
 from convalgos.core.byte_scale import BYTE, LEAST, MOST, ByteScale
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
+from convalgos.core.laid_arrays import as_laid
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched, threads_worth

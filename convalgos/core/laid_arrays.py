@@ -1,0 +1,86 @@
+"""Arrays as kernels read and write them: C-contiguous, of whole elements; and copies that bring others so."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+TURNED = 1 << 19  # bytes from which an array in another order than C's is copied by what turns matrices over,
+LARGE = 1 << 22  # and where nothing does, block by block,
+BLOCK = 1 << 16  # and elements of such a block: of a cache, and not of pages that each row touches
+
+
+class Flags(Protocol):
+    """What is asked of the `flags` of a NumPy array."""
+
+    @property
+    def c_contiguous(self) -> bool: ...
+
+    @property
+    def aligned(self) -> bool: ...
+
+
+def is_laid(flags: Flags) -> bool:
+    """Whether kernels may read and write an array of these `flags` where it lies, if its dtype is theirs.
+
+    They go by whole elements from the first to the last, so none may begin amid the bytes of another: stores
+    around the caches end the process there.
+    """
+    return flags.c_contiguous and flags.aligned
+
+
+def as_laid(array: np.ndarray) -> np.ndarray:
+    """C-contiguous, elements at multiples of their size and in native byte order; a copy if need be."""
+    if is_laid(array.flags) and array.dtype.isnative:
+        return array
+    native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+    if array.nbytes < TURNED or not _crosses_rows(array):
+        return array.astype(native, "C")
+    copied = np.empty(array.shape, native)
+    _copy_across(copied, array)
+    return copied
+
+
+def copy_into(target: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """target[...] = source, which is `as_laid`; a target with axes in another order is filled as it lies."""
+    order = sorted(range(target.ndim), key=lambda axis: -target.strides[axis])
+    turned = target.transpose(order)
+    if target.nbytes < TURNED or target.flags.c_contiguous or not is_laid(turned.flags):
+        target[...] = source
+    else:
+        _copy_across(turned, source.transpose(order))
+    return target
+
+
+class Turning(Protocol):
+    def __call__(self, source: np.ndarray, target: np.ndarray) -> bool:
+        """target[...] = source, of one shape and dtype, the target C-contiguous; False where it does not."""
+
+
+_turning: list[Turning] = []
+
+
+def turn_by(turning: Turning) -> None:
+    """Give what copies arrays whose axes lie in another order, faster than NumPy does."""
+    _turning[:] = [turning]
+
+
+def _copy_across(target: np.ndarray, source: np.ndarray) -> None:
+    """target[...] = source, the target C-contiguous and the source not."""
+    if source.dtype == target.dtype and any(turn(source, target) for turn in _turning):
+        return
+    if source.nbytes < LARGE:
+        target[...] = source
+        return
+    side = round(BLOCK ** (1 / source.ndim))
+    for first in product(*(range(0, size, side) for size in source.shape)):
+        part = tuple(slice(i, i + side) for i in first)
+        target[part] = source[part]
+
+
+def _crosses_rows(array: np.ndarray) -> bool:
+    """Whether neighbours of a row lie farther apart than those along another axis."""
+    steps = [abs(step) for size, step in zip(array.shape, array.strides, strict=True) if size > 1]
+    return bool(steps) and abs(array.strides[-1]) > min(steps)
