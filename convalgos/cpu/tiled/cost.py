@@ -57,6 +57,7 @@ class BoxSchedule(BoxSizes):
     transform_speed: ClassVar[float] = TRANSFORM
     by_clock: ClassVar[bool] = True  # transforms move and shuffle more than they compute
     shown: ClassVar[float] = SHOWN
+    preparing: ClassVar[float] = PREPARE
     filters_apart: ClassVar[bool] = True  # counted by what they take to be read, not in efforts
     least_flops: ClassVar[float] = 2 / PRODUCT  # over the speed, for an output and a channel of its group
 
@@ -261,5 +262,5 @@ class BoxSchedule(BoxSizes):
     @property
     def prepare_seconds(self) -> float:
         """Predicted time to transform the filter."""
-        transformed = packing_seconds(self.problem.groups * self.u_bytes, PREPARE)
+        transformed = packing_seconds(self.problem.groups * self.u_bytes, self.preparing)
         return packing_seconds(self.problem.w_bytes, PREPARE) + transformed
