@@ -8,7 +8,8 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
-from convalgos.cpu.gemm.digit_terms import MOST_SPREAD, find_units, pack_filter_terms
+from convalgos.cpu.gemm.channel_scales import finer, scale_bytes, scaled_channels
+from convalgos.cpu.gemm.digit_terms import LEAST_SQUARES, MOST_SPREAD, find_units, pack_filter_terms
 from convalgos.cpu.gemm.split_cut import SplitCut
 from convalgos.cpu.gemm.split_forms import LANES
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
@@ -49,18 +50,21 @@ def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
 
 def packed_filter(w: np.ndarray, cut: SplitCut) -> np.ndarray:
     """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters) of four bytes, and behind digits the
-    units of the filters and their spreads, as bytes.
+    units of the filters, their spreads, and the scales of channels, as bytes.
 
     A word holds channels that lie half an entry apart, or a quarter, as those of x do.
     """
     p, scaled = cut.problem, cut.form.scaled
-    dealt = panel_packing.packed_panels(w[None], cut.panels)
-    packed, rows = aligned_empty(cut.form.filter_bytes(p), np.uint8), w.reshape(p.K, -1)
+    packed = aligned_empty(cut.form.filter_bytes(p), np.uint8)
     if scaled:
+        scales = packed[-scale_bytes(p.C) :]
+        w = scaled_channels(w.reshape(p.K, p.C, -1), scales)
+        rows = w.reshape(p.K, -1)
         after = packed[None, cut.vectors * cut.entries * ENTRY_BYTES :]
         units, spreads = filter_scales(after, cut.vectors)
         units[...] = 0
         units[0, : p.K] = largest_sizes(rows, 1)
+    dealt = panel_packing.packed_panels(w[None], cut.panels)
     address, tasks = jit.data_address(), jit.thread_count()
     sizes = p.C, cut.entries // cut.channel_blocks, cut.vectors, tasks
     record = np.array([(address(dealt), address(packed), *sizes)], PACK_FIELDS)
@@ -68,7 +72,7 @@ def packed_filter(w: np.ndarray, cut: SplitCut) -> np.ndarray:
     if scaled:
         squares = np.zeros_like(units)
         np.einsum("ij,ij->i", rows, rows, out=squares[0, : p.K])
-        spreads[...] = filter_spreads(units, squares, rows.shape[1])
+        spreads[...] = filter_spreads(units, squares, rows.shape[1]) * finer(scales)
     return packed
 
 
@@ -94,11 +98,11 @@ def filter_spreads(units: np.ndarray, squares: np.ndarray, numbers: int) -> np.n
     units, squares: of filters, and the sums of the squares of their weights, (.., filters), float32;
     numbers: weights of a filter.
     """
-    found = (
-        (2.0**23 * units.astype(np.float64)) ** 2 * numbers / np.maximum(squares, np.finfo(np.float32).tiny)
-    )
-    finite = (squares > 0) & (squares < np.inf)
-    found = np.where(finite, np.minimum(found, MOST_SPREAD), 0).reshape(*squares.shape[:-1], -1, LANES)
+    known = (squares > LEAST_SQUARES) & (squares < np.inf)  # as `digit_terms.find_spread` has it
+    there = units > np.finfo(np.float32).tiny  # the least unit
+    spread = (2.0**23 * units.astype(np.float64)) ** 2 * numbers / np.where(known, squares, 1)
+    found = np.where(known, np.minimum(spread, MOST_SPREAD), MOST_SPREAD * there)
+    found = found.reshape(*squares.shape[:-1], -1, LANES)
     there = np.maximum(1, np.count_nonzero(found, axis=-1))
     spreads: np.ndarray = (found.sum(axis=-1) / there).astype(np.int64)
     return spreads

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.cpu.gemm.channel_scales import finer, scaled_channels
 from convalgos.cpu.gemm.digit_terms import find_units, pack_filter_terms
 from convalgos.cpu.gemm.split_filter import filter_scales, filter_spreads, largest_sizes
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
@@ -47,17 +48,24 @@ def pack_points(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
 
 def split_filter(u: np.ndarray, cut: SplitBoxSchedule) -> np.ndarray:
     """The terms of a transformed filter (groups, points, panels, taps, panel), as bytes; behind the digits of
-    a panel lie the units of its filters, and spreads."""
+    a panel lie the units of its filters, and spreads, and behind all of them scales of channels."""
     panels, tasks, scaled = cut.problem.groups * cut.points * cut.panels, jit.thread_count(), cut.form.scaled
-    packed, rows = aligned_empty(cut.problem.groups * cut.u_bytes, np.uint8), u.reshape(panels, -1, cut.panel)
+    groups, channels = cut.problem.groups, cut.problem.w_shape[1]
+    packed, rows = aligned_empty(groups * cut.u_bytes, np.uint8), u.reshape(panels, -1, cut.panel)
     if scaled:
-        after = packed.reshape(panels, -1)[:, cut.vectors * cut.entries * ENTRY_BYTES :]
+        ends = groups * cut.points * cut.point_bytes
+        scales = packed[ends:].reshape(groups, -1)
+        for of_group, to in zip(u.reshape(groups, -1, channels, cut.panel), scales, strict=True):
+            if (made := scaled_channels(of_group, to)) is not of_group:
+                of_group[...] = made
+        after = packed[:ends].reshape(panels, -1)[:, cut.vectors * cut.entries * ENTRY_BYTES :]
         units, spreads = filter_scales(after, cut.vectors)
         units[...] = largest_sizes(rows, 1)
     address = jit.data_address()
-    sizes = panels, cut.phases, cut.problem.w_shape[1], cut.vectors, tasks
+    sizes = panels, cut.phases, channels, cut.vectors, tasks
     record = np.array([(address(u), address(packed), *sizes)], PACK_FIELDS)
     jit.launch(pack_points(cut.form.channels, int(scaled)), address(record), tasks)
     if scaled:
-        spreads[...] = filter_spreads(units, np.einsum("ptf,ptf->pf", rows, rows), rows.shape[1])
+        squares = np.einsum("ptf,ptf->pf", rows, rows)
+        spreads[...] = filter_spreads(units, squares, rows.shape[1]) * finer(scales)
     return packed
