@@ -15,6 +15,7 @@ from convalgos.cpu.reference import deviation, error_scale, reference
 (DIGITS,) = ALGORITHMS
 POINT = ConvProblem.parse("n1 c70 h9 w13 k40 r1 s1 blocked16")
 TAPS = ConvProblem.parse("n1 c70 h9 w13 k40 r3 s3 p1 channels_last")
+PIXEL = ConvProblem.parse("n1 c70 h1 w1 k40 r1 s1 channels_last")
 LARGEST = np.finfo(np.float32).max
 
 
@@ -101,6 +102,8 @@ def test_what_is_not_finite_reaches_outputs_of_its_pixel_only():
     bad[0, :, 4, 5] = bad[0, :, 7, 2] = True
     y = computed(POINT, x, w)
     assert np.isnan(y[bad]).all() and np.array_equal(y[~bad], right[~bad])
+    w[7, 69] = 0  # sizes of channels are those of other weights
+    right = computed(POINT, x, w)
     w[7, 69] = np.inf
     bad[:, 7] = True
     y = computed(POINT, x, w)
@@ -131,13 +134,29 @@ def test_sums_hold_the_most_products(wide):
 
 
 def test_numbers_of_large_spread_have_two_products_more():
-    """One channel is larger than all others, in x and in w: six products would err by 7 bounds."""
+    """One channel of x is larger than all others, and of each filter another one: six would err by bounds."""
     x, w = reals(POINT)
     x[:, 3] *= 40
-    w[:, 7] *= 40
+    for i in range(80):
+        w[i % 40, i % 70] *= 40
     y, right = computed(POINT, x, w), exact(POINT, x, w)
     error = np.abs(y - right).max() / error_scale(POINT, x, w, right)
     assert error <= DIGITS.error_bound(POINT)
+
+
+@pytest.mark.parametrize("problem", [POINT, TAPS, PIXEL], ids=["1x1", "3x3", "one pixel"])
+@pytest.mark.parametrize(("of_x", "of_w"), [(60, 60), (1e3, 1e4), (1e8, 1e8), (1e8, 0), (1e4, 1e-4)])
+@pytest.mark.parametrize(("x_size", "w_size"), [(1, 1), (1e-21, 1), (1, 1e24)])
+def test_channels_of_unlike_sizes(problem, of_x, of_w, x_size, w_size):
+    """One channel of x and another one of w are larger than all others, or w has nothing for that of x."""
+    x, w = reals(problem)
+    x[:, 3] *= of_x
+    w[:, 68 if of_w > 1 else 3] *= of_w
+    x, w = x * np.float32(x_size), w * np.float32(w_size)
+    y, right = computed(problem, x, w), exact(problem, x, w)
+    error = np.abs(y - right).max() / error_scale(problem, x, w, right)
+    assert error <= DIGITS.error_bound(problem)
+    assert not of_w or np.isfinite(y).all()
 
 
 @pytest.mark.parametrize("largest", [1, 40], ids=["alike", "of large spread"])

@@ -58,6 +58,25 @@ def test_points_are_multiplied(text, form):
     assert error <= SHARES[form] * algorithm.error_bound(problem)
 
 
+@pytest.mark.parametrize("text", BOXES)
+@pytest.mark.parametrize(("of_x", "of_w"), [(60, 60), (1e3, 1e4), (1e8, 0)])
+def test_channels_of_unlike_sizes(text, of_x, of_w):
+    """Digits of channels that are much larger than others, or of which nothing counts, keep the bound."""
+    problem, rng = ConvProblem.parse(text), np.random.default_rng(4)
+    algorithm = split_or_skip(problem)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (problem.x_shape, problem.w_shape))
+    own = problem.C // problem.groups  # channels of a group
+    x[:, 3::own] *= of_x
+    w[:, -2 if of_w else 3] *= of_w
+    y = np.full(problem.array_shapes[2], np.nan, np.float32)
+    algorithm.plan(problem)(laid(x, problem.layout), w, out=y)
+    y = to_logical(y, problem.y_layout, problem.K)
+    plain = problem.replace(layout="channels_first", y_layout="channels_first", dtype="float64")
+    exact = reference(plain, x.astype(float), w.astype(float))
+    error = np.abs(y - exact).max() / np.abs(exact).max()
+    assert error <= SHARES["int8x3"] * algorithm.error_bound(problem)
+
+
 @pytest.mark.parametrize("form", SHARES)
 def test_filters_serve_all_sizes_of_maps(form):
     algorithm, rng = split_or_skip(MAP, form), np.random.default_rng(0)

@@ -1,5 +1,8 @@
 """float32 as three bfloat16 or digits: each product is summed, blocks are joined, who cannot says so."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -116,6 +119,19 @@ def test_sizes_whose_rows_have_no_room_are_told(split):
     wide = known.problem.replace(x_shape=(1, 512, 6, 40000))
     with pytest.raises(Unsupported, match="room in L2"):
         split.plan_like(wide, known)
+
+
+@each_form
+def test_plans_are_permitted_tiles_unasked(split):
+    """A process that makes a plan without `why_not`, as a saved network does, was killed by its first run."""
+    served(split, POINT)
+    code = (
+        "import numpy as np; from convalgos.core.problem import ConvProblem; "
+        f"from convalgos.{split.family} import ALGORITHMS; "
+        f"plan = ALGORITHMS[0].plan(ConvProblem.parse({str(POINT)!r})); "
+        f"plan(np.ones((1, 1, 6, 8, 16), np.float32), np.ones({POINT.w_shape}, np.float32))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @each_form

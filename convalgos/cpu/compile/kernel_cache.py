@@ -71,6 +71,7 @@ TOOLKIT = (
     "cpu/gemm/split_terms.py",
     "cpu/gemm/split_blocks.py",
     "cpu/gemm/streamed_digits.py",
+    "cpu/gemm/channel_scales.py",
     "cpu/gemm/digit_terms.py",
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",

@@ -19,6 +19,7 @@ from convalgos.cpu.gemm.digit_terms import (
     find_spread,
     find_units,
     largest_of_pixels,
+    scales_at,
     write_digits,
 )
 from convalgos.cpu.gemm.split_blocks import (
@@ -78,7 +79,7 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
     left, before, there = input_columns(a, b)
     slots, pixel = a.phases * a.images * a.phase_rows, a.step_w * a.x_w
     vectors = (a.channels + 15) // 16
-    head = scratch + a.units_at
+    head, scales = scratch + a.units_at, scales_at(filter_units(a, a.vectors) + (a.vectors + 7) // 8 * 64)
     units = carray(pointer(head + HEAD), slots * a.pitch, np.int32)
     for i in range(slots * a.pitch):
         units[i] = 0
@@ -94,7 +95,7 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
                 own = head + HEAD + (slot * a.pitch + before) * 4
                 if turn == 0 and inside > 0:
                     last = a.channels - 16 * (vectors - 1)
-                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, own, 0, head)
+                    largest_of_pixels(4, 16, x, pixel, there, vectors, a.x_block, last, scales, own, 0, head)
                 elif turn:
                     for c in range((a.channels + 63) // 64):
                         to = scratch + c * a.plane_bytes + slot * a.pitch * 64
@@ -102,7 +103,8 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
                         if inside > 0:
                             write_digits(
                                 4, 16, x + c * a.x_block * 16, pixel, there, a.x_block, a.channels - 64 * c,
-                                own, 1, to + before * 64, a.term_bytes, 64,
+                                scales + c * 256 if scales else 0, 0, own, 1, to + before * 64,
+                                a.term_bytes, 64,
                             )  # fmt: skip
         if turn == 0:
             if a.entries > (a.channels + 63) // 64:

@@ -6,6 +6,7 @@ all channels of a pixel or all weights of a filter, so large that the largest of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ LEAST = 23  # exponents, as a float32 has them, of the largest number for which 
 SPREAD = 2100  # of x times that of filters, from which on the products of the last group are summed
 HEAD = 128  # bytes before the units of a block: sums of squares, and the spread
 MOST_SPREAD = 1e6  # of either that is told apart
+LEAST_SQUARES = 1e-30  # a sum of those that float32 holds without losing many
 LIFTED = 0x10102  # bits that numbers with more than three digits in their unit lack to the next exponent
 BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
 
@@ -46,35 +48,50 @@ def find_units(largest: int, count: int) -> None:
         units[i] = unit_bits(units[i])
 
 
+@jit.helper
+def scales_at(place: int) -> Any:
+    """Where scales of channels lie (`channel_scales`), or 0, as the line before them tells."""
+    return place + 64 if carray(pointer(place), 1, np.int64)[0] else 0
+
+
 @emitter
 def largest_of_pixels(
-    v: Vec, x: Value, pixel: Value, count: Value, vectors: Value, next_vector: Value, last: Value, to: Value,
-    further: Value, squares: Value,
+    v: Vec, x: Value, pixel: Value, count: Value, vectors: Value, next_vector: Value, last: Value,
+    scales: Value, to: Value, further: Value, squares: Value,
 ) -> None:  # fmt: skip
     """The largest size of the channels of each of `count` pixels, `pixel` elements apart, as bits, int32.
 
-    vectors: of channels, next_vector elements apart, of which the last one has `last`; further: whether to
-    begin with those of other channels, which lie there; squares: a vector to which those of all numbers are
-    added.
+    vectors: of channels, next_vector elements apart, of which the last one has `last`; scales: of channels,
+    by which they are multiplied, or 0; further: whether to begin with those of other channels, which lie
+    there; squares: a vector to which those of all numbers are added.
     """
     total = v.register(v.load(v.pointer(squares)))
     word = words_of(v)
     source, target, sizes = v.pointer(x), v.pointer(to), word.const(0x7FFFFFFF)
-    mask, before = v.mask(last), v.isub(vectors, 1)
-    with v.loop(count) as i:
-        at = v.imul(i, pixel)
-        part = v.load_masked(source, v.iadd(at, v.imul(before, next_vector)), mask)
-        total.set(v.fma(part, part, total.value))
-        largest = word.register(word.bit_and(v.b.bitcast(part, word.type), sizes))
-        with v.loop(before) as j:
-            given = v.load(source, v.iadd(at, v.imul(j, next_vector)))
-            total.set(v.fma(given, given, total.value))
-            bits = v.b.bitcast(given, word.type)
-            largest.set(word.larger(largest.value, word.bit_and(bits, sizes)))
-        with v.unless_negative(v.isub(further, 1)):
-            largest.set(word.larger(largest.value, word.broadcast(target, i)))
-        found = v.b.trunc(word.largest(largest.value), word.element)
-        v.b.store(found, v.at(target, i))
+    mask, before, factors = v.mask(last), v.isub(vectors, 1), v.pointer(scales)
+
+    def find(scaled: Callable[[Any, Value], Any]) -> None:
+        with v.loop(count) as i:
+            at = v.imul(i, pixel)
+            part = v.load_masked(source, v.iadd(at, v.imul(before, next_vector)), mask)
+            part = scaled(part, before)
+            total.set(v.fma(part, part, total.value))
+            largest = word.register(word.bit_and(v.b.bitcast(part, word.type), sizes))
+            with v.loop(before) as j:
+                given = scaled(v.load(source, v.iadd(at, v.imul(j, next_vector))), j)
+                total.set(v.fma(given, given, total.value))
+                bits = v.b.bitcast(given, word.type)
+                largest.set(word.larger(largest.value, word.bit_and(bits, sizes)))
+            with v.unless_negative(v.isub(further, 1)):
+                largest.set(word.larger(largest.value, word.broadcast(target, i)))
+            found = v.b.trunc(word.largest(largest.value), word.element)
+            v.b.store(found, v.at(target, i))
+
+    with v.choose(v.isub(scales, 1)) as (unlike, alike):
+        with unlike:
+            find(lambda given, j: v.fmul(given, v.load(factors, v.imul(j, v.lanes))))
+        with alike:
+            find(lambda given, _: given)
     v.store(total.value, v.pointer(squares))
 
 
@@ -82,26 +99,39 @@ def largest_of_pixels(
 def find_spread(v: Vec, units: Value, count: Value, squares: Value, channels: Value, to: Value) -> None:
     """(2^23 unit)^2 over the mean square of numbers, as a whole number: how much finer these should be split.
 
+    The most that is told apart, where float32 does not hold squares of numbers that are there.
+
     units: float32 of `count` pixels; squares: a vector of sums of squares; to: an int64.
     """
-    total = v.register(v.zero())
+    total, word = v.register(v.zero()), words_of(v)
+    largest = word.register(word.const(0))
     with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
         at = v.imul(i, v.lanes)
-        part = v.fmul(v.load_masked(v.pointer(units), at, v.mask(v.isub(count, at))), v.const(2.0**23))
+        unit = v.load_masked(v.pointer(units), at, v.mask(v.isub(count, at)))
+        largest.set(word.larger(largest.value, v.b.bitcast(unit, word.type)))
+        part = v.fmul(unit, v.const(2.0**23))
         total.set(v.fma(part, part, total.value))
     above, below = _lane_sum(v, total.value), _lane_sum(v, v.load(v.pointer(squares)))
     number = v.b.sitofp(channels, v.element)
     most, none = ir.Constant(v.element, MOST_SPREAD), ir.Constant(v.element, 0.0)
     found = v.b.fdiv(v.b.fmul(above, number), below)
     found = v.b.select(v.b.fcmp_ordered(">", found, most), most, found)
-    found = v.b.select(v.b.fcmp_ordered(">", found, none), found, none)  # also where one is not finite
+    known = v.b.fcmp_ordered(">", below, ir.Constant(v.element, LEAST_SQUARES))
+    known = v.b.and_(known, v.b.fcmp_ordered("<=", above, ir.Constant(v.element, MOST)))
+    known = v.b.and_(known, v.b.fcmp_ordered("<=", below, ir.Constant(v.element, MOST)))
+    bits = word.largest(largest.value)  # of units: more than the least one, and not NaN
+    there = v.b.icmp_signed(">", bits, v.integer(1 << 23))
+    there = v.b.and_(there, v.b.icmp_signed("<", bits, v.integer(NAN)))
+    found = v.b.select(known, found, v.b.select(there, most, none))
     v.b.store(v.b.fptosi(found, ir.IntType(64)), v.pointer(to))
 
 
 @emitter
-def scale_filters(v: Vec, w: Value, step: Value, count: Value, unit: Value, spread: Value) -> None:
+def scale_filters(
+    v: Vec, w: Value, step: Value, count: Value, times: Value, unit: Value, spread: Value
+) -> None:
     """The units of a vector of filters, float32, of `count` weights each, `step` elements apart; and, as a
-    whole number, the mean of their spreads: of (2^23 unit)^2 over the mean square of the weights.
+    whole number, so many times the mean of their spreads, which are those of `find_spread`.
     """
     word, source, sizes = words_of(v), v.pointer(w), words_of(v).const(0x7FFFFFFF)
     largest, squares = word.register(word.const(0)), v.register(v.zero())
@@ -117,19 +147,22 @@ def scale_filters(v: Vec, w: Value, step: Value, count: Value, unit: Value, spre
     bits = v.b.select(infinite, word.const(NAN), bits)
     word.store(bits, v.pointer(unit))
 
-    zero, most = v.zero(), v.const(MOST_SPREAD)
+    zero, one, most = v.zero(), v.const(1.0), v.const(MOST_SPREAD)
     room = v.fmul(v.b.bitcast(bits, v.type), v.const(2.0**23))
-    numbers, weigh = word.floats(word.spread(count)), v.b.fcmp_ordered(">", squares.value, zero)
+    numbers = word.floats(word.spread(count))
     found = v.fmul(v.b.fdiv(v.fmul(room, numbers), squares.value), room)
-    found = v.b.select(weigh, found, zero)
-    found = v.b.select(v.b.fcmp_ordered(">", found, most), most, found)
-    found = v.b.select(v.b.fcmp_ordered(">", found, zero), found, zero)  # also where one is not finite
-    one = v.b.select(v.b.fcmp_ordered(">", found, zero), v.const(1.0), zero)
-    there, total = _lane_sum(v, one), _lane_sum(v, found)
-    there = v.b.select(
-        v.b.fcmp_ordered(">", there, ir.Constant(v.element, 1.0)), there, ir.Constant(v.element, 1.0)
-    )
-    v.b.store(v.b.fptosi(v.b.fdiv(total, there), ir.IntType(64)), v.pointer(spread))
+    found = v.b.select(v.b.fcmp_ordered("<", found, most), found, most)
+    known = v.b.fcmp_ordered(">", squares.value, v.const(LEAST_SQUARES))
+    known = v.b.and_(known, v.b.fcmp_ordered("<=", squares.value, v.const(MOST)))
+    there = v.b.icmp_signed(">", bits, word.const(1 << 23))  # the least unit
+    there = v.b.and_(there, v.b.not_(infinite))
+    found = v.b.select(known, found, v.b.select(there, most, zero))
+    counted = v.b.select(v.b.fcmp_ordered(">", found, zero), one, zero)
+    total, there = _lane_sum(v, found), _lane_sum(v, counted)
+    least = ir.Constant(v.element, 1.0)
+    there = v.b.select(v.b.fcmp_ordered(">", there, least), there, least)
+    mean = v.b.fptosi(v.b.fdiv(total, there), ir.IntType(64))
+    v.b.store(v.imul(mean, times), v.pointer(spread))
 
 
 def _lane_sum(v: Vec, values: Any) -> Any:
@@ -139,12 +172,12 @@ def _lane_sum(v: Vec, values: Any) -> Any:
     return v.b.call(add, [ir.Constant(v.element, 0.0), values])
 
 
-def digit_words(v: Vec, vectors: list[Any], scale: Any) -> list[Any]:
-    """The digits of four vectors times `scale`, the first ones first: each four bytes to a word."""
+def digit_words(v: Vec, vectors: list[Any], scales: list[Any]) -> list[Any]:
+    """The digits of four vectors times their scales, the first ones first: each four bytes to a word."""
     word = words_of(v)
     balance, low = word.const(BALANCE), (0xFF, 0xFF00, 0xFF0000)
     bytes_ = []  # of a word: the third digit, the second, the first
-    for value in vectors:
+    for value, scale in zip(vectors, scales, strict=True):
         whole = word.nearest(v.fmul(value, scale))
         bytes_.append(word.bit_xor(word.add(whole, balance), balance))
     found = []
@@ -163,31 +196,39 @@ def digit_words(v: Vec, vectors: list[Any], scale: Any) -> list[Any]:
 
 @emitter
 def write_digits(
-    v: Vec, x: Value, pixel: Value, count: Value, next_vector: Value, channels: Value, units: Value,
-    next_unit: Value, to: Value, term: Value, to_pixel: Value,
+    v: Vec, x: Value, pixel: Value, count: Value, next_vector: Value, channels: Value, scales: Value,
+    next_scales: Value, units: Value, next_unit: Value, to: Value, term: Value, to_pixel: Value,
 ) -> None:  # fmt: skip
     """The digits of four vectors of channels of `count` pixels, `pixel` elements apart.
 
-    channels: that there are of the vectors, which lie next_vector elements apart; units: float32, next_unit
-    elements from that of a pixel to the next; term, to_pixel: bytes between digits, and words of pixels.
+    channels: that there are of the vectors, which lie next_vector elements apart; scales: of the channels of
+    whole vectors, or 0; units: float32; next_scales, next_unit: elements from those of a pixel to the next;
+    term, to_pixel: bytes between digits, and words of pixels.
     """
     word, source = words_of(v), v.pointer(x)
     masks = [v.mask(v.isub(channels, i * v.lanes)) for i in range(VECTORS)]
     inverse = word.const(254 << 23)
-    with v.choose(v.isub(channels, CHANNELS)) as (whole, part):
-        for block, full in ((whole, True), (part, False)):
-            with block, v.loop(count) as i:
-                unit = v.b.bitcast(v.broadcast(v.pointer(units), v.imul(i, next_unit)), word.type)
-                scale = v.b.bitcast(word.sub(inverse, unit), v.type)  # 1 / unit
-                at = v.imul(i, pixel)
-                places = [v.iadd(at, v.imul(next_vector, j)) for j in range(VECTORS)]
-                if full:
-                    loaded = [v.load(source, place) for place in places]
-                else:
-                    given = zip(places, masks, strict=True)
-                    loaded = [v.load_masked(source, place, mask) for place, mask in given]
-                for t, digits in enumerate(digit_words(v, loaded, scale)):
-                    word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, to_pixel)), v.imul(term, t))))
+
+    def write(load: Callable[[Value, int], Any], scaled: bool) -> None:
+        with v.loop(count) as i:
+            unit = v.b.bitcast(v.broadcast(v.pointer(units), v.imul(i, next_unit)), word.type)
+            scale = v.b.bitcast(word.sub(inverse, unit), v.type)  # 1 / unit
+            at = v.imul(i, pixel)
+            loaded = [load(v.iadd(at, v.imul(next_vector, j)), j) for j in range(VECTORS)]
+            own = [scale] * VECTORS
+            if scaled:
+                factors = [v.iadd(v.imul(i, next_scales), j * v.lanes) for j in range(VECTORS)]
+                own = [v.fmul(scale, v.load(v.pointer(scales), factor)) for factor in factors]
+            for t, digits in enumerate(digit_words(v, loaded, own)):
+                word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, to_pixel)), v.imul(term, t))))
+
+    with v.choose(v.isub(scales, 1)) as choices:
+        for choice, scaled in zip(choices, (True, False), strict=True):
+            with choice, v.choose(v.isub(channels, CHANNELS)) as (whole, part):
+                with whole:
+                    write(lambda place, _: v.load(source, place), scaled)
+                with part:
+                    write(lambda place, j: v.load_masked(source, place, masks[j]), scaled)
 
 
 @emitter
@@ -205,7 +246,7 @@ def pack_digits(v: Vec, w: Value, step: Value, channels: Value, units: Value, to
             at = v.iadd(i, first)
             there = v.mask(v.imul(v.isub(channels, at), v.lanes))
             loaded.append(v.load_masked(source, v.imul(at, step), there))
-        for t, digits in enumerate(digit_words(v, loaded, scale)):
+        for t, digits in enumerate(digit_words(v, loaded, [scale] * VECTORS)):
             word.store(digits, v.pointer(v.iadd(v.iadd(to, v.imul(i, 64)), v.imul(term, t))))
 
 

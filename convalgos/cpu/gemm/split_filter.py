@@ -8,6 +8,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
+from convalgos.cpu.gemm.channel_scales import UNLIKE, add_largest, scale_bytes, tell_scales
 from convalgos.cpu.gemm.digit_terms import pack_filter_terms, scale_filters
 from convalgos.cpu.gemm.split_cut import SplitCut
 from convalgos.cpu.gemm.split_forms import LANES
@@ -16,13 +17,14 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, pointer
 
-PACK_FIELDS = fields("w packed channels taps vectors tasks")
+PACK_FIELDS = fields("w packed channels taps vectors tasks largest times")
 
 
 @jit.specialise
 def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
     """Float32 (panel, channel, tap, filter) to (panel, entry, term, vector, word, filter) of four bytes: two
-    bfloat16, or four digits, behind which lie the units of the filters and the spreads of their vectors."""
+    bfloat16, or four digits, behind which lie the units of the filters and `times` the spreads of their
+    vectors. `largest` (task, channel, lane) becomes what `channel_scales.tell_scales` asks for."""
 
     def pack_split(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PACK_FIELDS)[0]
@@ -34,8 +36,12 @@ def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
             spreads = a.packed + a.vectors * (entries * ENTRY_BYTES + 64) + first * 8
             w, rows = a.w + first * 64 * a.channels * a.taps, a.channels * a.taps
             if DIGITS:
+                largest, step = a.largest + task * a.channels * 64, width * LANES
                 for j in range(width):
-                    scale_filters(4, LANES, w + j * 64, width * LANES, rows, units + j * 64, spreads + j * 8)
+                    add_largest(4, LANES, w + j * 64, step, a.channels, a.taps, largest)
+                    scale_filters(
+                        4, LANES, w + j * 64, step, rows, a.times, units + j * 64, spreads + j * 8
+                    )  # fmt: skip
             to = a.packed + first * entries * ENTRY_BYTES
             for c in range(0, a.channels, CHANNELS):
                 for tap in range(a.taps):
@@ -51,15 +57,26 @@ def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
 
 def packed_filter(w: np.ndarray, cut: SplitCut) -> np.ndarray:
     """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters) of four bytes, and behind digits the
-    units of the filters and their spreads, as bytes.
+    units of the filters, their spreads, and the scales of channels, as bytes.
 
     A word holds channels that lie half an entry apart, or a quarter, as those of x do.
     """
-    p, scaled = cut.problem, int(cut.form.scaled)
-    dealt = panel_packing.packed_panels(w[None], cut.panels)
-    packed = aligned_empty(cut.form.filter_bytes(p), np.uint8)
-    address, tasks = jit.data_address(), jit.thread_count()
-    sizes = p.C, cut.entries // cut.channel_blocks, cut.vectors, tasks
-    record = np.array([(address(dealt), address(packed), *sizes)], PACK_FIELDS)
-    jit.launch(pack_split(cut.form.channels, scaled), address(record), tasks)
+    packed = aligned_empty(cut.form.filter_bytes(cut.problem), np.uint8)
+    largest = _pack(w, cut, packed, 1)
+    if cut.form.scaled:
+        scales = packed[None, -scale_bytes(cut.problem.C) :]
+        factors = tell_scales(largest, scales)
+        if factors is not None:  # as rarely is the case
+            _pack(w * factors.reshape(1, -1, *(1,) * (w.ndim - 2)), cut, packed, UNLIKE)
     return packed
+
+
+def _pack(w: np.ndarray, cut: SplitCut, packed: np.ndarray, times: int) -> np.ndarray:
+    """Write all but the scales; returns the largest sizes that were met (tasks, 1, channels, lanes)."""
+    dealt, scaled = panel_packing.packed_panels(w[None], cut.panels), int(cut.form.scaled)
+    address, tasks, channels = jit.data_address(), jit.thread_count(), cut.problem.C
+    largest = np.zeros((tasks, 1, channels * scaled, LANES), np.int32)
+    sizes = channels, cut.entries // cut.channel_blocks, cut.vectors, tasks
+    record = np.array([(address(dealt), address(packed), *sizes, address(largest), times)], PACK_FIELDS)
+    jit.launch(pack_split(cut.form.channels, scaled), address(record), tasks)
+    return largest

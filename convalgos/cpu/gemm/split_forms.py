@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.channel_scales import LAID, scale_bytes
 from convalgos.cpu.gemm.split_terms import CHANNELS, TERMS
 from convalgos.cpu.gemm.word_cost import word_peak
 from convalgos.cpu.gemm.word_tiles import ENGINES, Engine
@@ -31,11 +32,18 @@ class SplitForm:
     packing: float  # bytes of terms that a filter is split into in a second
 
     def filter_bytes(self, p: ConvProblem) -> int:
-        """Of the three terms of a filter, and of its units."""
+        """Of the three terms of a filter, and of its units and scales."""
         filters = -(-p.K // LANES) * LANES
         filled = -(-p.C // self.channels) * self.channels * filters
-        units = filters * 4 + whole_lines(filters // LANES * 8) if self.scaled else 0  # and spreads
-        return int(64 // self.channels * TERMS * filled * math.prod(p.kernel) + units)
+        nbytes = 64 // self.channels * TERMS * filled * math.prod(p.kernel)
+        if self.scaled:  # and spreads
+            nbytes += filters * 4 + whole_lines(filters // LANES * 8) + scale_bytes(p.C)
+        return int(nbytes)
+
+    @property
+    def laid(self) -> tuple[str, ...]:
+        """What there is to tell of how filters are laid (`FilterForm`)."""
+        return (LAID,) if self.scaled else ()
 
     def peak(self, machine: Machine) -> float:
         """Operations on terms in a second."""

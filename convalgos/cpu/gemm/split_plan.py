@@ -59,7 +59,7 @@ class SplitSumsPlan(RegisterFinish):
         return plan
 
     def filter_form(self) -> FilterForm:
-        return FilterForm.of(self.problem)
+        return FilterForm.of(self.problem, *self.cut.form.laid)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(panels, entries, TERMS, vectors of a panel, 16 words, 16 filters), as bytes."""

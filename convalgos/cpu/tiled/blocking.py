@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class BoxSizes(Elements):
         team: all threads on one box, instead of each on its own.
         known: attributes that need not be computed, as another cut of the same problem has them.
     """
+
+    laid: ClassVar[tuple[str, ...]] = ()  # what there is to tell of prepared filters beside sizes
 
     def __init__(
         self,

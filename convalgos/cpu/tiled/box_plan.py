@@ -118,7 +118,7 @@ class BoxPlan(KernelPlan):
         c = self.cut
         axes = [(a.stride, a.dilation, a.phases, a.taps, a.outputs) for a in (c.rows, c.columns)]
         panels = c.points, c.taps, c.vectors, c.panels, c.parts, c.lanes
-        return FilterForm.of(self.problem, *axes, *panels)
+        return FilterForm.of(self.problem, *axes, *panels, *c.laid)
 
 
 def box_passes(cut: BoxSizes) -> tuple[dict[str, int], ...]:

@@ -5,7 +5,8 @@ own unit; filters were split when they were prepared. Six or eight products of d
 float32 (see `gemm.digit_tiles`), and brought to M.
 
 U is (group, point, panel): phases of entries (entry, digit, vector of filters, word, filter) with four
-channels in a word, and behind them the units of the filters.
+channels in a word, and behind them the units of the filters; behind all panels lie the scales of the
+channels of each group (`gemm.channel_scales`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from convalgos.cpu.gemm.digit_terms import (
     find_spread,
     find_units,
     largest_of_pixels,
+    scales_at,
     write_digits,
 )
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
@@ -37,7 +39,9 @@ STEPS = digit_tiles.PRODUCTS
 
 
 @jit.helper
-def point_digits(a: Any, v: int, phase: int, phases: int, rows: int, head: int, to: int, term: int) -> None:
+def point_digits(
+    a: Any, v: int, phase: int, phases: int, rows: int, scales: int, head: int, to: int, term: int
+) -> None:
     """Rows of V at a point, of some phases from one on -> their units, and (entry, digit, row, channels).
 
     Units lie HEAD bytes behind `head`, their spread 64.
@@ -49,21 +53,22 @@ def point_digits(a: Any, v: int, phase: int, phases: int, rows: int, head: int, 
     last = a.channels - 16 * (vectors - 1)
     for i in range(phases):
         source = v + (phase + i) * a.channel_blocks * 64
-        largest_of_pixels(4, 16, source, a.v_row, rows, vectors, 16, last, units, i, head)
+        largest_of_pixels(4, 16, source, a.v_row, rows, vectors, 16, last, scales, units, i, head)
     find_units(units, rows)
     find_spread(4, 16, units, rows, head, phases * a.channels, head + 64)
     whole = a.channels // 64
+    last_scales = scales + whole * 256 if scales else 0
     for i in range(phases):
         source = v + (phase + i) * a.channel_blocks * 64
         for row in range(rows):  # neighbouring lines are fetched ahead
             write_digits(
-                4, 16, source + row * a.v_row * 4, 64, whole, 16, 64, units + row * 4, 0, to + row * 64, term,
-                3 * term,
+                4, 16, source + row * a.v_row * 4, 64, whole, 16, 64, scales, 64, units + row * 4, 0,
+                to + row * 64, term, 3 * term,
             )  # fmt: skip
         if whole < entries:
             write_digits(
-                4, 16, source + whole * 256, a.v_row, rows, 16, a.channels - 64 * whole, units, 1,
-                to + whole * 3 * term, term, 64,
+                4, 16, source + whole * 256, a.v_row, rows, 16, a.channels - 64 * whole, last_scales, 0,
+                units, 1, to + whole * 3 * term, term, 64,
             )  # fmt: skip
         to += 3 * term * entries
 
@@ -90,12 +95,14 @@ def multiply_digits() -> Callable[..., None]:
         products = shared + a.points * a.v_point * 4
         u_entry, m_row = a.vectors * ENTRY_BYTES, a.panel * 4
         u_panel = most * u_entry + (a.vectors + 1) * 64
+        all_panels = a.groups * a.points * a.panels * u_panel
+        scales = scales_at(a.w + all_panels + box.group * (64 + (a.channels + 63) // 64 * 256))
         split = -1  # the point whose rows x has
         for item in range(first, last):
             point, panel = item // a.panels, item % a.panels
             phase, phases = point_taps[point, 0] // a.channels, point_taps[point, 1] // a.channels
             if point != split:
-                point_digits(a, shared + point * a.v_point * 4, phase, phases, rows, head, x, term)
+                point_digits(a, shared + point * a.v_point * 4, phase, phases, rows, scales, head, x, term)
                 split = point
             m = products + (point * a.m_point + panel * a.m_panel) * 4
             base = a.w + ((box.group * a.points + point) * a.panels + panel) * u_panel

@@ -27,12 +27,15 @@ WHERE = ("filter_stride", "channel_stride", "order")
 FILTER_ARGUMENTS = np.dtype(
     [
         *BOX_ARGUMENTS.descr,
-        *((name, np.int64) for name in ("u", "filter_tiles", "some_channels", "tap_bytes", "task_bytes")),
+        *(
+            (name, np.int64)
+            for name in ("u", "filter_tiles", "some_channels", "tap_bytes", "task_bytes", "own")
+        ),
         *((name, np.int64) for name in WHERE),
     ]
 )
 """The arguments of the boxes, and where the filter goes. In the scratch of a task the first `tap_bytes` are
-of taps, and what lies behind them is the driver's."""
+of taps, and what lies behind them is the driver's, as is what `own` says the address of."""
 OF_BOXES = BOX_ARGUMENTS.itemsize // 8  # numbers of them
 
 
@@ -120,13 +123,14 @@ def transform_filter(w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_ti
 
 def launch_transform(
     driver: int, w: np.ndarray, cut: BoxSizes, record: np.ndarray, filter_tiles: int, target: np.ndarray,
-    own_bytes: int = 0,
+    own_bytes: int = 0, given: np.ndarray | None = None,
 ) -> None:  # fmt: skip
     """Run a driver of `FILTER_ARGUMENTS`, whose `u` is the target.
 
     Args:
         w, record, filter_tiles: of `transform_filter`.
         own_bytes: of scratch that each task has for itself, behind the taps.
+        given: a record of the driver's own.
     """
     p = cut.problem
     taps = tuple(a.phases * a.taps for a in (cut.rows, cut.columns))
@@ -148,7 +152,7 @@ def launch_transform(
     a.filter_stride, a.channel_stride = (stride // w.itemsize for stride in w.strides[:2])
     a.order, a.filter_tiles, a.gather = order, filter_tiles, channel_vectors.gather(w.itemsize, cut.lanes)
     a.u, a.scratch, a.some_channels = address(target), address(scratch), some_channels
-    a.tap_bytes, a.task_bytes = tap_bytes, task_bytes
+    a.tap_bytes, a.task_bytes, a.own = tap_bytes, task_bytes, 0 if given is None else address(given)
     jit.launch(driver, address(own), cut.threads)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine
+from convalgos.cpu.gemm.channel_scales import scale_bytes
 from convalgos.cpu.gemm.digit_terms import HEAD
 from convalgos.cpu.gemm.split_cut import ALONE, TILE_BASE, TILE_ROW
 from convalgos.cpu.gemm.split_forms import BRAIN_FLOATS, DIGITS, SplitForm
@@ -56,6 +57,12 @@ class SplitBoxSchedule(BoxSchedule):
         """Of all panels: for each filter TERMS rows of an entry, and its unit; and spreads."""
         spreads = ROW_BYTES * self.panels if self.form.scaled else 0
         return self.panels * self.panel * (self.entries * TERMS * ROW_BYTES + 4 * self.form.scaled) + spreads
+
+    @cached_attribute
+    def u_bytes(self) -> int:
+        """And the scales of its channels."""
+        scales = scale_bytes(self.problem.w_shape[1]) if self.form.scaled else 0
+        return self.points * self.point_bytes + scales
 
     @property
     def products(self) -> int:
@@ -124,6 +131,7 @@ class DigitBoxSchedule(SplitBoxSchedule):
     """The terms are digits."""
 
     form = DIGITS
+    laid = DIGITS.laid
     waiting = 1.3
     split = 24.0
     called = 200.0

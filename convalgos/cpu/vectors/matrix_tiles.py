@@ -35,7 +35,12 @@ def permitted() -> bool:
 
 
 def configuration(shapes: Sequence[tuple[int, int]]) -> np.ndarray:
-    """What `load_configuration` reads: (rows, words of a row) of the tiles 0, 1, ..."""
+    """What `load_configuration` reads: (rows, words of a row) of the tiles 0, 1, ...
+
+    The process is permitted to use them: plans of a saved network are made without asking who can serve.
+    """
+    if shapes:
+        permitted()
     found = np.zeros(64, np.uint8)
     found[0] = 1  # the palette: eight tiles of 1 KiB
     for i, (rows, words) in enumerate(shapes):
