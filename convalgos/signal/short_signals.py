@@ -84,17 +84,8 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     most = REAL_ELEMENTS if is_real else COMPLEX_ELEMENTS
     if elements > most[x.ndim - 1]:
         return None
-    workers = 1 if elements <= ONE_THREAD else -1
     lengths = [scipy.fft.next_fast_len(n, is_real) for n in full]
-    if is_real:
-        y = scipy.fft.irfftn(
-            scipy.fft.rfftn(x, lengths, along) * scipy.fft.rfftn(w, lengths, along), lengths, along
-        )
-    else:
-        spectrum, other = (scipy.fft.fftn(a, lengths, along, workers=workers) for a in (x, w))
-        holds = all(n >= k for n, k in others)  # else both are repeated, or the other one is larger
-        spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
-        y = scipy.fft.ifftn(spectrum, axes=along, workers=workers, overwrite_x=True)
+    y = _cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
     crops = [_crop(mode, *pair) if i in along else slice(None) for i, pair in enumerate(pairs)]
     return np.array(y[tuple(crops)], order="C")
 
@@ -170,6 +161,22 @@ def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if mode == "full":
         return full
     return full[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))].copy()
+
+
+def _cyclic(x: np.ndarray, w: np.ndarray, lengths: list[int], along: list[int], workers: int) -> np.ndarray:
+    """The cyclic convolution of some lengths along some axes; transforms of one axis begin sooner."""
+    fft, several = scipy.fft, "n" if len(along) > 1 else ""
+    at: tuple[Any, Any] = (lengths, along) if several else (lengths[0], along[0])
+    if x.dtype.kind == w.dtype.kind == "f":
+        to, back = getattr(fft, f"rfft{several}"), getattr(fft, f"irfft{several}")
+        y: np.ndarray = back(to(x, *at) * to(w, *at), *at)
+        return y
+    to, back = getattr(fft, f"fft{several}"), getattr(fft, f"ifft{several}")
+    spectrum, other = (to(a, *at, workers=workers) for a in (x, w))
+    holds = all(n >= k for n, k in zip(spectrum.shape, other.shape, strict=True))  # else that is repeated
+    spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
+    y = back(spectrum, None, at[1], workers=workers, overwrite_x=True)
+    return y
 
 
 def _floating(array: np.ndarray, single: bool) -> np.ndarray:
