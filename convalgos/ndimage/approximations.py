@@ -20,11 +20,14 @@ from convalgos.cpu.filtering.coarse_gaussians import (
     why_not_coarse,
 )
 from convalgos.cpu.filtering.recursive_gaussians import Recursion, recurse_along, recursions_within
+from convalgos.cpu.filtering.recursive_kernels import WIDTH
+from convalgos.cpu.vectors import simd
 from convalgos.ndimage import arguments
 from convalgos.ndimage.conversions import holds
 from convalgos.ndimage.known_calls import Write
 
-WIDE = 24  # radius from which a recursion takes less time; Zen 4
+WIDE = 24  # radius from which less exact ways take less time; Zen 4
+RECURSED = 32  # and that of recursions, with lines in all lanes of their vectors; Sapphire Rapids
 SHORT = frozenset(("int8", "uint8", "int16", "uint16"))  # integers that float32 holds
 
 Smoothed = tuple[int, float, int, Any, int]  # (axis, sigma, order, mode, radius)
@@ -55,6 +58,8 @@ def approximated(
         return None
     write = _coarse(x, dtype, asked, smoothed, boundaries, beyond, max_rel_error)
     if write is None:
+        if _few_lines(x, dtype, smoothed):
+            return None
         filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
         found = recursions_within(filters, dtype, max_rel_error)
         if found is None:
@@ -85,6 +90,14 @@ def _coarse(
     if is_read or x.dtype == dtype:
         return chain.run
     return lambda x, y: chain.run(x.astype(dtype), y)
+
+
+def _few_lines(x: np.ndarray, dtype: np.dtype, smoothed: Sequence[Smoothed]) -> bool:
+    """Whether sums take less time than recursions, which take as long for one line as for `at_once`."""
+    at_once = WIDTH * simd.lanes(dtype.itemsize)
+    lines = [(x.size // x.shape[axis], radius) for axis, _, _, _, radius in smoothed]
+    sums = sum(count * radius for count, radius in lines)
+    return bool(sums < RECURSED * sum(-(-count // at_once) * at_once for count, _ in lines))
 
 
 def _recursive(

@@ -100,16 +100,23 @@ def tap_sums(
 
 
 def _in_blocks(v: Vec, count: Value, block: Callable[..., None]) -> None:
-    """block(first element, vectors), and behind the whole ones block(first, vectors, elements left)."""
+    """block(first element, vectors), and behind the whole ones block(first, vectors, elements left).
+
+    The last vector, or a line that is no longer, goes alone.
+    """
     step, small = WIDE * v.lanes, NARROW * v.lanes
     whole = v.idiv(count, step)
     with v.loop(whole) as i:
         block(v.imul(i, step), WIDE)
     done = v.imul(whole, step)
     rest = v.isub(count, done)
-    with v.loop(v.idiv(v.iadd(rest, small - 1), small)) as i:
+    several = v.idiv(v.iadd(v.imax(v.isub(rest, v.lanes), 0), small - 1), small)
+    with v.loop(several) as i:
         at = v.imul(i, small)
         block(v.iadd(done, at), NARROW, v.isub(rest, at))
+    at = v.imul(several, small)
+    with v.within(at, rest):
+        block(v.iadd(done, at), 1, v.isub(rest, at))
 
 
 @simd.emitter

@@ -67,7 +67,8 @@ def sum_rows(SIZE: int) -> jit.Kernel:
                     source = sources[firsts[j] + t]
                     x = a.x + ((o * a.x_rows + source) * a.inner + at) * a.x_bytes
                     table[t] = a.filling if source < 0 else x
-                weights = a.weights + j % a.phases * a.taps * SIZE
+                phase = j % a.phases if a.phases < a.y_rows else j  # which spares most a division
+                weights = a.weights + phase * a.taps * SIZE
                 y = a.y + ((o * a.y_rows + j) * a.inner + at) * a.y_bytes
                 into = y if a.stream == 0 else line
                 call(a.sums, (scratch, weights, a.taps, count, into, 0, 1))
@@ -92,7 +93,7 @@ class RowPass:
         self.count = outer * by.rows * inner  # elements of y
         chunk = min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
         chunks = -(-inner // chunk)
-        threads = threads if self.count * taps > SHARE * lanes else 1
+        threads = threads if outer * by.rows * -(-inner // lanes) * taps > SHARE else 1
         bands = 1 if threads == 1 else max(1, min(by.rows, threads * UNITS // (outer * chunks)))
         tasks = min(threads, outer * chunks * bands)
         line_at = whole_lines(8 * taps)
