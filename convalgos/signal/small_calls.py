@@ -19,7 +19,7 @@ from convalgos.signal.mixed_types import FLOATING, NUMBERS
 BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 BYTES_OF_SIGNAL = 1 << 20  # of one signal, which is copied; Sapphire Rapids
-VECTORS_OF_VOLUME, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # multiplied, and laid out; Sapphire Rapids
+VECTORS, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # that are multiplied, and of what is laid out; Sapphire Rapids
 KEPT = 512  # pairs of shapes
 
 Function = Callable[..., Any]
@@ -56,12 +56,12 @@ def small(
     """What `SmallWindows` is made of; None of more products than are fast."""
     counts = [len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True)]
     products, call = math.prod(counts) * math.prod(w_shape), filter_small()
+    vectors = products // counts[-1] * -(-counts[-1] * dtype.itemsize // vector_bytes())
+    fits = vectors <= VECTORS
     if len(sources) == 3:
-        vectors = products // counts[2] * -(-counts[2] * dtype.itemsize // vector_bytes())
-        laid = math.prod(map(len, sources)) * dtype.itemsize
-        fits = vectors <= VECTORS_OF_VOLUME and laid <= BYTES_OF_VOLUME
+        fits &= math.prod(map(len, sources)) * dtype.itemsize <= BYTES_OF_VOLUME
     else:
-        fits = products <= (BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS)
+        fits &= products <= (BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS)
     if call is None or not fits:
         return None
     windows = SmallWindows(dtype, w_shape, sources, turned, fill, rows)

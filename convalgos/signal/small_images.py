@@ -211,11 +211,23 @@ def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: in
     if h >= NARROW * w and 2 * w * dtype.itemsize <= vector_bytes():
         upright = _both_axes(dtype, (w, h), columns, rows)
         return upright and upright._replace(call=_turned(upright, dtype), shape=x_shape)
+    if rows == columns == 1:
+        return Small(_times, 0, x_shape, None)
     along = sources("symmetric", w, -(rows // 2), w + rows // 2)
     across = sources("symmetric", h, -(columns // 2), h + columns // 2)
     one = SmallWindows(dtype, (1, rows), (np.arange(h), along), True)
     one.then(SmallWindows(dtype, (columns, 1), (across, np.arange(w)), True))
     return Small(call, one.address, (h, w), one)
+
+
+def _times(_: int, x: np.ndarray, row: np.ndarray, column: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+    """What single taps make of an image; None of types that the compiled call does not take."""
+    if type(x) is not np.ndarray or not x.dtype == row.dtype == column.dtype or row.ndim + column.ndim > 2:
+        return None
+    with np.errstate(all="ignore"):
+        np.multiply(x, row[0], out=y)
+        np.multiply(y, column[0], out=y)
+    return y
 
 
 def _turned(upright: Small, dtype: np.dtype) -> Function:

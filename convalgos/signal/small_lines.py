@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common
@@ -26,6 +27,7 @@ from convalgos.signal.small_calls import (
 )
 
 PRODUCTS = 1 << 19  # of a line and a filter that NumPy's loop of dot products convolves; Sapphire Rapids
+LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap"))  # modes of `core.boundaries`
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
 # Sapphire Rapids, two threads
@@ -112,7 +114,7 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None
     if known is None:
         return None
     y = np.empty(x.shape, wide)
-    if x.ndim > 2:
+    if x.ndim > 2 or (x.ndim == 2 and x.shape != known.shape):
         x = x.reshape(-1, known.shape[-1])
     return known.call(known.address, x, b, y)  # type: ignore[no-any-return]
 
@@ -184,8 +186,10 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int) -
     n, axis = x_shape[axis], axis % len(x_shape)
     ahead, behind = math.prod(x_shape[:axis]), math.prod(x_shape[axis + 1 :])
     along = sources("constant", n, 1 - taps, n)
-    if axis == len(x_shape) - 1:
+    if behind == 1:
         return small(dtype, (1, taps), [np.arange(ahead), along], True)
+    if ahead * n > LONG_COLUMNS and behind * dtype.itemsize <= vector_bytes() // 4:
+        return None
     if ahead == 1:
         return small(dtype, (taps, 1), [along, np.arange(behind)], True)
     return small(dtype, (1, taps, 1), [np.arange(ahead), along, np.arange(behind)], True, rows=n)

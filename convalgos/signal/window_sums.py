@@ -20,8 +20,8 @@ PIECE = 1 << 16  # bytes of the outputs of a piece
 FEW = 8  # outputs that are summed one by one
 # Seconds of a product, by the bytes of a number; of each element that is copied or written; of a call;
 # Sapphire Rapids
-PRODUCT = {1: 2e-11, 2: 2e-11, 4: 4.5e-11, 8: 1e-10, 16: 1e-10}
-ELEMENT, CALL = 6e-10, 4e-6
+PRODUCT = {1: 3e-11, 2: 3e-11, 4: 7e-11, 8: 1.5e-10, 16: 1.5e-10}
+ELEMENT, CALL = 1e-9, 8e-6
 FEW_COMPLEX = 48  # taps of complex numbers, which plans take apart
 FEW_ACROSS = 32  # taps across rows, for which plans transpose
 LONGEST_ROW = 1 << 16  # elements of a row that is laid out, which is kept and looked at one by one
