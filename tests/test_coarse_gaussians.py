@@ -9,6 +9,7 @@ from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.filtering import coarse_gaussians, row_sums
 from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
+from convalgos.ndimage import approximations
 
 MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
 CALLS = [
@@ -16,6 +17,12 @@ CALLS = [
     ((7, 290), (44.6, 21.5)), ((30, 22, 7), (15, 14, 33)), ((1, 301), (20, 25)), ((1, 12), (11.4, 14.7)),
     ((250, 2), (50, 30)), ((18, 21, 1), (10, 11, 21)),
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _also_few_lines(monkeypatch):
+    """By recursions, which take longer there than sums."""
+    monkeypatch.setattr(approximations, "RECURSED", 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -37,14 +44,38 @@ def test_results_are_within_the_error(dtype, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(133, 140), (1, 301)])
 def test_floats_of_bytes_are_within_the_error(shape):
-    """By grids and by recursions; bytes of bytes stay exact."""
+    """By grids and by recursions; bytes of bytes stay exact without an error."""
     x = np.random.default_rng(2).integers(0, 256, shape, np.uint8)
     for sigma in (8, 30):
         found = ndimage.gaussian_filter(x, sigma, output="f4", max_rel_error=1e-3)
         expected = scipys.gaussian_filter(x, sigma, output="f8")
         assert 255e-7 < np.abs(found - expected).max() <= 0.255
-        whole = ndimage.gaussian_filter(x, sigma, max_rel_error=1e-3)
+        whole = ndimage.gaussian_filter(x, sigma)
         np.testing.assert_array_equal(whole, scipys.gaussian_filter(x, sigma))
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16"])
+def test_short_integers_are_cut_off_once(name):
+    """At every border, by grids and recursions; what is between two integers becomes the nearer to zero."""
+    dtype, rng = np.dtype(name), np.random.default_rng(3)
+    limits = np.iinfo(dtype)
+    shapes = ((133, 140), 30), ((40, 7, 20), (11, 0, 10)), ((1, 301), 20), ((9, 70), 8), ((65, 9), (33, 12))
+    for mode, (shape, sigma) in zip(MODES, shapes, strict=True):
+        x = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        x[: shape[0] // 2, : shape[1] // 2] = limits.max  # beyond which an error may lead
+        y = np.full(shape, limits.min, dtype)
+        ndimage.gaussian_filter(x, sigma, output=y, mode=mode, cval=limits.max, max_rel_error=1e-3)
+        expected = scipys.gaussian_filter(x, sigma, output="f8", mode=mode, cval=limits.max)
+        allowed = 1e-3 * max(limits.max, -limits.min)
+        towards = np.sign(expected) * (expected - y)  # from -allowed to 1 + allowed
+        assert -allowed <= towards.min() and towards.max() < 1 + allowed
+        assert dtype.itemsize > 1 or towards.max() > 0.7
+        for value in (limits.max, 100, limits.min):
+            flat = np.full(shape, value, dtype)
+            given = {"mode": mode, "cval": value, "max_rel_error": 1e-3}
+            np.testing.assert_array_equal(ndimage.gaussian_filter(flat, sigma, **given), flat)
+    exact = ndimage.gaussian_filter(x, 20, mode="constant", cval=0.5, max_rel_error=1e-3)
+    np.testing.assert_array_equal(exact, scipys.gaussian_filter(x, 20, mode="constant", cval=0.5))
 
 
 def test_errors_are_those_of_the_weights():

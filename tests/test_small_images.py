@@ -38,8 +38,9 @@ def test_answers_are_those_of_scipy(char):
                 given = x, w, mode, boundary
                 assert same(getattr(ca.signal, name)(*given), getattr(scipy.signal, name)(*given)), given[2:]
         lines = x[:, 0], w[:, 0]
+        volumes = x[:60].reshape(4, 5, 51)[..., ::-3], w.reshape(2, 3, 5)
         for name in ("convolve", "correlate"):
-            for arrays in (lines, (x, w), lines[::-1])[: 3 if mode != "valid" else 2]:
+            for arrays in (lines, (x, w), volumes, lines[::-1], volumes[::-1])[: 5 if mode != "valid" else 3]:
                 theirs = getattr(scipy.signal, name)(*arrays, mode, "direct")
                 assert same(getattr(ca.signal, name)(*arrays, mode), theirs), (name, mode)
     assert all(small_calls.known_calls.values())  # none of this went the long way
@@ -49,9 +50,13 @@ def test_answers_are_those_of_scipy(char):
 def test_lines_are_those_of_scipy(char):
     rng, dtype = np.random.default_rng(1), np.dtype(char)
     h, x = drawn(rng, 23, dtype), drawn(rng, (7, 61), dtype)
-    for a in (1.0, [1.0], np.ones(1, dtype), [2.0]):  # the last one goes the long way
-        for signal in (x, x[3, ::-2]):
-            assert same(ca.signal.lfilter(h, a, signal), scipy.signal.lfilter(h, a, signal)), a
+    small_calls.known_calls.clear()
+    for a in (1.0, [1.0], np.ones(1, dtype), [2.0], np.array(4.0, "f")):
+        for signal in (x, x[3, ::-2], x.reshape(7, 1, 61), x[:6].reshape(2, 3, 61)[..., ::-1]):
+            for axis in range(-1, signal.ndim - 1):
+                given = h, a, signal, axis
+                assert same(ca.signal.lfilter(*given), scipy.signal.lfilter(*given)), (a, axis)
+    assert all(small_calls.known_calls.values())  # none of this went the long way
     for up, down in ((1, 1), (3, 2), (2, 5), (7, 9)):
         for signal in (x[0], x, x[:2, ::-2]):
             assert same(ca.signal.upfirdn(h, signal, up, down), scipy.signal.upfirdn(h, signal, up, down))

@@ -146,6 +146,9 @@ class Rows(SingleThreaded, Algorithm):
         compute = p.N * p.C * plane_cycles(c) / cycles * (ONE_CHANNEL if p.C == 1 < p.K else 1)
         if not worth_sharing(problem):
             compute *= machine.threads
+        elif c.folds:  # a row is one piece where all of it reaches over its ends
+            compute *= max(1.0, machine.threads / (p.N * p.C * c.pieces))
+            compute += machine.stream(p.N * p.C * 8 * c.masks)
         if p.spatial_out[2] < c.lanes:
             compute *= 1 + NARROW * max(0, p.kernel[2] - 3)
         if p.stride[2] > 1 and p.spatial_out[2] <= FEW_COLUMNS:

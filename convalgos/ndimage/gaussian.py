@@ -10,9 +10,8 @@ import numpy as np
 
 from convalgos.core.arguments import shown
 from convalgos.core.array_kinds import any_kind
-from convalgos.cpu.filtering.coarse_gaussians import CoarseAxis, coarse_chain, steps_within, why_not_coarse
-from convalgos.cpu.filtering.recursive_gaussians import recurse_along, recursions_within
 from convalgos.ndimage import arguments, derivatives
+from convalgos.ndimage.approximations import Smoothed, approximated
 from convalgos.ndimage.known_calls import known_calls
 from convalgos.ndimage.lines import (
     Combine,
@@ -23,11 +22,8 @@ from convalgos.ndimage.lines import (
     sum_terms,
 )
 
-WIDE = 24  # radius from which a recursion takes less time; Zen 4
 LEAST = 1e-15  # sigmas up to here leave an axis as it is
 WINDOWS = {"truncate", "radius"}  # arguments that only tell where weights end
-
-Smoothed = tuple[int, float, int, Any, int]  # (axis, sigma, order, mode, radius)
 
 
 @known_calls
@@ -90,9 +86,10 @@ def gaussian_filter(
         sigma, order, mode, radius: as `gaussian_filter1d` has them: one for all axes, or one for each.
         truncate: as there.
         axes: those along which it smooths; None for all.
-        max_rel_error: how far results may be from these, as a share of the largest absolute value; 1e-3 or
-            1e-4 let wide Gaussians to float32 and float64 be computed on coarser grids, or by recursions,
-            whose time does not depend on sigma; NaN then spreads farther. SciPy has no such argument.
+        max_rel_error: how far results may be from exact ones, as a share of the largest absolute value; 1e-3
+            or 1e-4 let wide Gaussians be computed on coarser grids, or by recursions, whose time does not
+            depend on sigma; NaN then spreads farther. Integers of 8 and 16 bits to the same type are what is
+            within that share, cut off once: 1 more from exact ones. SciPy has no such argument.
 
     Raises:
         ValueError, RuntimeError: as SciPy does; max_rel_error is no number above 0.
@@ -108,7 +105,7 @@ def gaussian_filter(
     x = arguments.input_array("input", input)
     smoothed = _smoothed(x.ndim, sigma, order, mode, truncate, radius, axes)
     if max_rel_error is not None:
-        result = _approximated(x, smoothed, output, cval, max_rel_error)
+        result = approximated(x, smoothed, output, cval, max_rel_error)
         if result is not None:
             return result
     steps = _steps(smoothed)
@@ -223,47 +220,6 @@ def _combined_derivatives(
         for axis, beyond in zip(along, modes, strict=True)
     ]
     return combined_terms(x, terms, output, cval, combine)
-
-
-def _approximated(
-    x: np.ndarray, smoothed: list[Any], output: Any, cval: Any, max_rel_error: float
-) -> np.ndarray | None:
-    """The filtered array, or None where nothing less exact is within the error, or would be faster."""
-    if not 0 < max_rel_error < np.inf:
-        raise ValueError(f"max_rel_error={shown(max_rel_error)} must be a number above 0, or None")
-    asked = x.dtype if output is None else np.dtype(getattr(output, "dtype", output))
-    widest = max((radius for *_, radius in smoothed), default=0)
-    dtype = asked.newbyteorder("=")
-    if dtype.char not in "fd" or (x.dtype.kind not in "biu" and x.dtype != dtype):
-        return None
-    if not x.size or widest < WIDE or any(o for _, _, o, _, _ in smoothed):
-        return None
-    filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
-    boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
-    result = arguments.output_array(output, x)
-    lines = [(boundary, x.shape[axis]) for boundary, (axis, *_) in zip(boundaries, smoothed, strict=True)]
-    steps = steps_within(filters, lines, dtype, max_rel_error)
-    if steps is not None:
-        axes = sorted(
-            CoarseAxis(axis, boundary, *each, step)
-            for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
-        )
-        if why_not_coarse(x.shape, axes, dtype.itemsize) is None:
-            chain = coarse_chain(x.shape, dtype, tuple(axes), float(cval))
-            if x.dtype == dtype:
-                return arguments.fill(result, x, chain.run)
-            return arguments.fill(result, x, lambda x, y: chain.run(x.astype(dtype), y))
-    found = recursions_within(filters, dtype, max_rel_error)
-    if found is None:
-        return None
-
-    def write(x: np.ndarray, y: np.ndarray) -> None:
-        source = x.astype(dtype, copy=False)
-        for by, boundary, (axis, *_) in zip(found, boundaries, smoothed, strict=True):
-            recurse_along(source, y, axis, by, boundary, float(cval))
-            source = y
-
-    return arguments.fill(result, x, write)
 
 
 @lru_cache(256)

@@ -28,7 +28,7 @@ from convalgos.signal.mixed_types import NUMBERS
 from convalgos.signal.modes import MODES, larger
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
-from convalgos.signal.window_sums import few_complex, small_volume
+from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
 ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
@@ -71,8 +71,6 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
         return scipy.signal.convolve(*few, mode, "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, False)) is not None:
         return y
-    if sums and (y := small_volume(in1, in2, mode, False)) is not None:
-        return y
     y = short_signals.summed(in1, in2, mode) if sums else None
     if y is not None:
         return y
@@ -97,8 +95,6 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
     if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
         return scipy.signal.correlate(*few, mode, "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, True)) is not None:
-        return y
-    if sums and (y := small_volume(in1, in2, mode, True)) is not None:
         return y
     y = short_signals.correlated(in1, in2, mode) if sums else None
     if y is not None:

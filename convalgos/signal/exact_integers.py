@@ -37,7 +37,7 @@ MORE_LEVELS = 2  # of an axis, as real arrays are packed and blocks may be longe
 MOST_PARTS = 4  # of an array
 BLOCK_OF_FILTERS = 8  # transforms are about so many times as long as the filter
 # Seconds of a call of a plan, of a level of an element, of a product of float64; Sapphire Rapids, two threads
-CALL, LEVEL, PRODUCT = 5e-5, 1e-9, 3e-11
+CALL, LEVEL, PRODUCT = 8e-5, 1.3e-9, 3e-11
 SUM = 6e-10  # and of one product of SciPy's sums, which are always possible; Zen 4
 
 

@@ -21,6 +21,7 @@ from convalgos.signal import small_lines
 from convalgos.signal.extensions import OF_NUMPY, with_extension
 from convalgos.signal.lines import axis_of, filtered, summed_along
 from convalgos.signal.outputs import takes_out
+from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
 
 
@@ -185,6 +186,8 @@ def savgol_filter(
     if mode == "interp" and window_length > n:
         return None
     lines = signal.astype(np.float32 if signal.dtype == np.float32 else np.float64, copy=False)
+    if deriv > polyorder and all_finite(lines):
+        return np.zeros_like(lines, order="C")
     h = _coefficients(window_length, polyorder, deriv, float(delta)).astype(lines.dtype)
     if mode == "interp":
         first, last = _edges(window_length, polyorder, deriv, float(delta))  # (half, window_length) each

@@ -27,7 +27,8 @@ FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of more axes
 DOTS = 8  # outputs that are no more than dot products
 REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
-COMPLEX_ELEMENTS = 1 << 15, 1 << 18, 1 << 18  # and of a complex one
+COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
+GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 ONE_THREAD = 1 << 16  # elements that are transformed before a second thread has begun
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -69,12 +70,12 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
         y = convolved_small(x, w, mode, False)
         if y is None and len(along) == 1 and x.ndim > 1:
             y = few_along(x, w, along[0], mode)
+    elif len(others) == 1 and 1 not in others[0]:
+        y = _by_groups(x, w, mode, next(i for i in range(x.ndim) if i not in along))
     if y is None and not others and x.size * w.size <= OTHER_PRODUCTS:
         y = _summed(x, w, mode)
     if y is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
-    if mode == "same" and any(n < k for n, k in others):
-        return None
     inside = [pairs[i] for i in along]
     if mode == "valid" and larger(*zip(*inside, strict=True)) is None:
         return None
@@ -84,18 +85,9 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     most = REAL_ELEMENTS if is_real else COMPLEX_ELEMENTS
     if elements > most[x.ndim - 1]:
         return None
-    workers = 1 if elements <= ONE_THREAD else -1
     lengths = [scipy.fft.next_fast_len(n, is_real) for n in full]
-    if is_real:
-        y = scipy.fft.irfftn(
-            scipy.fft.rfftn(x, lengths, along) * scipy.fft.rfftn(w, lengths, along), lengths, along
-        )
-    else:
-        spectrum, other = (scipy.fft.fftn(a, lengths, along, workers=workers) for a in (x, w))
-        holds = all(n >= k for n, k in others)  # else both are repeated, or the other one is larger
-        spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
-        y = scipy.fft.ifftn(spectrum, axes=along, workers=workers, overwrite_x=True)
-    crops = [_crop(mode, *pair) if i in along else slice(None) for i, pair in enumerate(pairs)]
+    y = _cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
+    crops = [_crop(mode, *pair) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
     return np.array(y[tuple(crops)], order="C")
 
 
@@ -172,10 +164,46 @@ def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     return full[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))].copy()
 
 
+def _by_groups(x: np.ndarray, w: np.ndarray, mode: str, axis: int) -> np.ndarray | None:
+    """Small convolutions along the other axes, of all elements of one that both arrays have."""
+    count = x.shape[axis]
+    if count > GROUPS or x.size * w.size > PRODUCTS_OF_GROUPS * count:
+        return None
+    parts = []
+    for image, kernel in zip(x.swapaxes(0, axis), w.swapaxes(0, axis), strict=True):
+        part = convolved_small(image, kernel, mode, False)
+        if part is None:
+            return None
+        parts.append(part)
+    return np.ascontiguousarray(np.array(parts).swapaxes(0, axis))
+
+
+def _cyclic(x: np.ndarray, w: np.ndarray, lengths: list[int], along: list[int], workers: int) -> np.ndarray:
+    """The cyclic convolution of some lengths along some axes; transforms of one axis begin sooner."""
+    fft, several = scipy.fft, "n" if len(along) > 1 else ""
+    at: tuple[Any, Any] = (lengths, along) if several else (lengths[0], along[0])
+    if x.dtype.kind == w.dtype.kind == "f":
+        to, back = getattr(fft, f"rfft{several}"), getattr(fft, f"irfft{several}")
+        y: np.ndarray = back(to(x, *at) * to(w, *at), *at)
+        return y
+    to, back = getattr(fft, f"fft{several}"), getattr(fft, f"ifft{several}")
+    spectrum, other = (to(a, *at, workers=workers) for a in (x, w))
+    holds = all(n >= k for n, k in zip(spectrum.shape, other.shape, strict=True))  # else that is repeated
+    spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
+    y = back(spectrum, None, at[1], workers=workers, overwrite_x=True)
+    return y
+
+
 def _floating(array: np.ndarray, single: bool) -> np.ndarray:
     """In single or in double precision, real or complex as it was."""
     kinds = (np.complex64, np.float32) if single else (np.complex128, np.float64)
     return array.astype(kinds[array.dtype.kind != "c"], copy=False)
+
+
+def _centred(mode: str, n: int, k: int) -> slice:
+    """The same of an axis of products; SciPy centres on the first array here, too."""
+    first = (max(n, k) - n) // 2 if mode == "same" else 0
+    return slice(first, first + n) if mode == "same" else slice(None)
 
 
 def _crop(mode: str, n: int, k: int) -> slice:

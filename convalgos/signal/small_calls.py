@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from convalgos.core.boundaries import source_indices
 from convalgos.core.errors import missing
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_rates import SmallRates
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
 from convalgos.signal.mixed_types import FLOATING, NUMBERS
@@ -17,6 +19,7 @@ from convalgos.signal.mixed_types import FLOATING, NUMBERS
 BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 BYTES_OF_SIGNAL = 1 << 20  # of one signal, which is copied; Sapphire Rapids
+VECTORS, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # that are multiplied, and of what is laid out; Sapphire Rapids
 KEPT = 512  # pairs of shapes
 
 Function = Callable[..., Any]
@@ -47,14 +50,21 @@ def small_call(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *gi
 
 
 def small(
-    dtype: np.dtype, w_shape: tuple[int, int], sources: list[np.ndarray], turned: bool, fill: float = 0
-) -> Small | None:
+    dtype: np.dtype, w_shape: Sequence[int], sources: list[np.ndarray], turned: bool, fill: float = 0,
+    rows: int = 0,
+) -> Small | None:  # fmt: skip
+    """What `SmallWindows` is made of; None of more products than are fast."""
     counts = [len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True)]
-    products, call = counts[0] * counts[1] * w_shape[0] * w_shape[1], filter_small()
-    most = BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS
-    if call is None or products > most:
+    products, call = math.prod(counts) * math.prod(w_shape), filter_small()
+    vectors = products // counts[-1] * -(-counts[-1] * dtype.itemsize // vector_bytes())
+    fits = vectors <= VECTORS
+    if len(sources) == 3:
+        fits &= math.prod(map(len, sources)) * dtype.itemsize <= BYTES_OF_VOLUME
+    else:
+        fits &= products <= (BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS)
+    if call is None or not fits:
         return None
-    windows = SmallWindows(dtype, w_shape, sources, turned, fill)
+    windows = SmallWindows(dtype, w_shape, sources, turned, fill, rows)
     return Small(call, windows.address, windows.shape, windows)
 
 

@@ -63,12 +63,12 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
 
 
 def convolved_small(in1: Any, in2: Any, mode: Any, correlates: bool) -> np.ndarray | None:
-    """The convolution, or correlation, of two signals or two images; None where nothing is kept for them."""
+    """The convolution, or correlation, of two arrays of one to three axes; None where nothing is kept."""
     return _called(in1, in2, correlates, _unbordered, mode) if type(mode) is str else None
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
-    """Of `convolve` and `correlate`, of two signals or two images."""
+    """Of `convolve` and `correlate`, of two signals, two images or two volumes."""
 
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
@@ -143,6 +143,8 @@ def _called(
         w = w.conj()
     if known.swapped:
         x, w = np.flip(w) if correlates else w, x
+    if x.ndim == 3:  # planes below each other
+        x, w = x.reshape(-1, x.shape[2]), w.reshape(-1, w.shape[2])
     y: np.ndarray | None = known.call(known.address, x, w, np.empty(known.shape, dtype))
     return y
 
@@ -170,7 +172,7 @@ def _bordered(
 def _unbordered(
     dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str
 ) -> Small | None:
-    if not 0 < len(x_shape) == len(w_shape) < 3 or 0 in x_shape or 0 in w_shape:
+    if not 0 < len(x_shape) == len(w_shape) < 4 or 0 in x_shape or 0 in w_shape:
         return None
     pairs = [(1, 1)] * (2 - len(x_shape)) + list(zip(x_shape, w_shape, strict=True))
     swapped = math.prod(w_shape) > math.prod(x_shape)
@@ -181,13 +183,13 @@ def _unbordered(
     wanted = [wanted_of(mode, n, k) for n, k in pairs]
     if mode != "valid" and swapped:
         pairs = [(k, n) for n, k in pairs]
-    (_, outputs), (n, taps) = wanted[1], pairs[1]
+    (_, outputs), (n, taps) = wanted[-1], pairs[-1]
     if len(x_shape) == 1 and outputs <= DOTS and taps >= TAPS_OF_DOTS:
         return Small(_dots if swapped or not correlates else _dots_correlated, 0, (outputs,), None, swapped)
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     places = reads("constant", pairs, wanted)
-    made = small(dtype, (pairs[0][1], pairs[1][1]), places, swapped or not correlates)
+    made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, rows=pairs[-2][0])
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
 
 
@@ -209,11 +211,23 @@ def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: in
     if h >= NARROW * w and 2 * w * dtype.itemsize <= vector_bytes():
         upright = _both_axes(dtype, (w, h), columns, rows)
         return upright and upright._replace(call=_turned(upright, dtype), shape=x_shape)
+    if rows == columns == 1:
+        return Small(_times, 0, x_shape, None)
     along = sources("symmetric", w, -(rows // 2), w + rows // 2)
     across = sources("symmetric", h, -(columns // 2), h + columns // 2)
     one = SmallWindows(dtype, (1, rows), (np.arange(h), along), True)
     one.then(SmallWindows(dtype, (columns, 1), (across, np.arange(w)), True))
     return Small(call, one.address, (h, w), one)
+
+
+def _times(_: int, x: np.ndarray, row: np.ndarray, column: np.ndarray, y: np.ndarray) -> np.ndarray | None:
+    """What single taps make of an image; None of types that the compiled call does not take."""
+    if type(x) is not np.ndarray or not x.dtype == row.dtype == column.dtype or row.ndim + column.ndim > 2:
+        return None
+    with np.errstate(all="ignore"):
+        np.multiply(x, row[0], out=y)
+        np.multiply(y, column[0], out=y)
+    return y
 
 
 def _turned(upright: Small, dtype: np.dtype) -> Function:

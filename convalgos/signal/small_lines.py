@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common
@@ -26,6 +27,7 @@ from convalgos.signal.small_calls import (
 )
 
 PRODUCTS = 1 << 19  # of a line and a filter that NumPy's loop of dot products convolves; Sapphire Rapids
+LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap"))  # modes of `core.boundaries`
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
 # Sapphire Rapids, two threads
@@ -45,9 +47,7 @@ def small_without_feedback(function: Function) -> Function:
             if zi is not None:
                 both = _with_state(b, a, x, zi) if axis in (-1, 0) else None
                 return function(b, a, x, axis, zi) if both is None else both
-            along = type(axis) is int and (axis in (-1, x.ndim - 1) or (x.ndim == 2 and axis in (0, -2)))
-            y = _lines(b, a, x, axis in (-1, x.ndim - 1)) if along else None
-            if y is not None:
+            if type(axis) is int and -x.ndim <= axis < x.ndim and (y := _lines(b, a, x, axis)) is not None:
                 return y
         return function(b, a, x, axis, zi, **other)
 
@@ -84,20 +84,17 @@ def small_unchanged(function: Function) -> Function:
 # --- inside ----------------------------------------------------------------------------------
 
 
-def _lines(b: np.ndarray, a: Any, x: np.ndarray, of_rows: bool) -> np.ndarray | None:
-    """x (n,) or (lines, n), or (n, lines) where it is not of rows, filtered by b (k,).
-
-    None where a is not 1, or nothing is kept for the shapes.
-    """
-    wide = x.dtype
+def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None:
+    """x filtered along an axis by b (k,) / a; None where a is not one number, or nothing is kept."""
+    wide, divisor = x.dtype, 1
     if type(a) is np.ndarray:
-        if a.shape != (1,) or a[0] != 1:
+        if a.size != 1 or a.ndim > 1:
             return None
-        types = b.dtype.char + a.dtype.char + wide.char
+        types, divisor = b.dtype.char + a.dtype.char + wide.char, a.item()
     else:
-        value = a[0] if type(a) is list and len(a) == 1 else a
-        char = OF_PYTHON.get(type(value))
-        if char is None or value != 1:
+        divisor = a[0] if type(a) is list and len(a) == 1 else a
+        char = OF_PYTHON.get(type(divisor))
+        if char is None:
             return None
         types = b.dtype.char + char + wide.char  # a Python number is one of 64 bits, as SciPy has it
     if b.dtype is not wide or types[1] != wide.char:
@@ -105,11 +102,21 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, of_rows: bool) -> np.ndarray | 
         if mixed is None:
             return None
         b, x, wide = mixed
-    key = x.shape, b.size, id(wide), of_rows
+    if divisor != 1:
+        if not divisor:
+            return None
+        with np.errstate(all="ignore"):
+            b = b / wide.type(divisor)
+    key = x.shape, b.size, id(wide), axis
     known = known_calls.get(key, NEW)
     if known is NEW:
-        known = small_call(key, wide, _filtered, *key[:2], of_rows)
-    return None if known is None else known.call(known.address, x, b, np.empty(x.shape, wide))
+        known = small_call(key, wide, _filtered, *key[:2], axis)
+    if known is None:
+        return None
+    y = np.empty(x.shape, wide)
+    if x.ndim > 2 or (x.ndim == 2 and x.shape != known.shape):
+        x = x.reshape(-1, known.shape[-1])
+    return known.call(known.address, x, b, y)  # type: ignore[no-any-return]
 
 
 def _with_state(b: np.ndarray, a: Any, x: np.ndarray, zi: Any) -> tuple[np.ndarray, np.ndarray] | None:
@@ -173,15 +180,19 @@ def _kept_resampled(
     return small_call(key, mixed[2], _rates, x.shape, h.size, up, down, axis, mode, mixed[0].dtype)
 
 
-def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, of_rows: bool) -> Small | None:
-    if len(x_shape) not in (1, 2) or 0 in x_shape or not taps or dtype.char not in FLOATING:
+def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int) -> Small | None:
+    if 0 in x_shape or not taps or dtype.char not in FLOATING:
         return None
-    rows, columns = x_shape if len(x_shape) == 2 else (1, *x_shape)
-    if of_rows:
-        places = [np.arange(rows), sources("constant", columns, 1 - taps, columns)]
-    else:
-        places = [sources("constant", rows, 1 - taps, rows), np.arange(columns)]
-    return small(dtype, (1, taps) if of_rows else (taps, 1), places, True)
+    n, axis = x_shape[axis], axis % len(x_shape)
+    ahead, behind = math.prod(x_shape[:axis]), math.prod(x_shape[axis + 1 :])
+    along = sources("constant", n, 1 - taps, n)
+    if behind == 1:
+        return small(dtype, (1, taps), [np.arange(ahead), along], True)
+    if ahead * n > LONG_COLUMNS and behind * dtype.itemsize <= vector_bytes() // 4:
+        return None
+    if ahead == 1:
+        return small(dtype, (taps, 1), [along, np.arange(behind)], True)
+    return small(dtype, (1, taps, 1), [np.arange(ahead), along, np.arange(behind)], True, rows=n)
 
 
 def _rates(

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
-from convalgos.signal.mixed_types import promoted
 from convalgos.signal.modes import MODES, larger, larger_first, wanted_of
 
 PIECE = 1 << 16  # bytes of the outputs of a piece
 FEW = 8  # outputs that are summed one by one
 # Seconds of a product, by the bytes of a number; of each element that is copied or written; of a call;
 # Sapphire Rapids
-PRODUCT = {1: 2e-11, 2: 2e-11, 4: 4.5e-11, 8: 1e-10, 16: 1e-10}
-ELEMENT, CALL = 6e-10, 4e-6
+PRODUCT = {1: 3e-11, 2: 3e-11, 4: 7e-11, 8: 1.5e-10, 16: 1.5e-10}
+ELEMENT, CALL = 1e-9, 8e-6
 FEW_COMPLEX = 48  # taps of complex numbers, which plans take apart
 FEW_ACROSS = 32  # taps across rows, for which plans transpose
-SMALL = 6e-5  # seconds, in which no plan convolves a volume
 LONGEST_ROW = 1 << 16  # elements of a row that is laid out, which is kept and looked at one by one
 
 Wanted = list[tuple[int, int]]  # (first, count) along each axis of the full convolution
@@ -66,21 +63,6 @@ def window_sums(x: np.ndarray, w: np.ndarray, wanted: Wanted, dtype: np.dtype) -
             [(padded[i : i + w.size] * turned).sum(dtype=dtype) for i in range(wanted[0][1])], dtype
         )
     return _inside(padded, w)
-
-
-def small_volume(in1: Any, in2: Any, mode: str, correlates: bool) -> np.ndarray | None:
-    """The convolution, or correlation, of two arrays of three axes that are small; else None."""
-    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not in1.ndim == in2.ndim == 3:
-        return None
-    if mode not in MODES or not in1.size or not in2.size or (mixed := promoted(in1, in2)) is None:
-        return None
-    x, w, dtype = mixed
-    if correlates:
-        w = np.conj(w[::-1, ::-1, ::-1])
-    if mode == "valid" and larger(x.shape, w.shape) is None:
-        return None
-    x, w, wanted = larger_first(x, w, mode)
-    return window_sums(x, w, wanted, dtype) if window_seconds(wanted, w.shape, dtype) <= SMALL else None
 
 
 def few_complex(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:

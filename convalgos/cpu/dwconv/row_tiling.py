@@ -37,6 +37,7 @@ SUM_LATENCY = 4  # until a sum can be added to,
 COLUMN_CYCLES = 2  # to begin a kernel column of a tile,
 TILE_CYCLES = 12  # and a tile, beside 3 for each vector of its sums,
 PIECE_CYCLES = 40  # and to call a kernel
+MASK_CYCLES = 2.5  # of a tap of a vector that reaches over an end of a row of a long filter; Sapphire Rapids
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,19 @@ class RowTiling:
     @property
     def column_bands(self) -> int:
         return len(self.column_starts)
+
+    @property
+    def pieces(self) -> int:
+        """Of a plane, which are dealt to threads."""
+        return int(self.problem.spatial_out[0] * self.row_bands * self.column_bands)
+
+    @property
+    def masks(self) -> int:
+        """Taps of all vectors of a row that reach over an end."""
+        low, high = self.columns.safe
+        return (
+            self.columns.mask_bytes(self.problem.kernel[2]) // 8 if high - low < self.columns.outputs else 0
+        )
 
     @property
     def most_rows(self) -> int:
@@ -224,8 +238,8 @@ def _plane_tiling(problem: ConvProblem, wanted: int, caches: tuple[int, int, int
 def plane_cycles(c: RowTiling) -> float:
     """Of a plane on one core."""
     p = c.problem
-    pieces = p.spatial_out[0] * c.row_bands * c.column_bands
-    return p.gemm_n * (c.tile_cycles + PIECE_CYCLES * pieces)
+    masked = p.spatial_out[0] * p.spatial_out[1] * MASK_CYCLES * c.masks if c.folds else 0.0
+    return p.gemm_n * (c.tile_cycles + PIECE_CYCLES * c.pieces + masked)
 
 
 def _tiles_cycles(c: RowTiling, shapes: Sequence[int]) -> list[float]:

@@ -39,6 +39,7 @@ SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of 
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
 PERIOD = 256  # of the transforms that find the short filter, in steps
+NUDGED = 1 + 2.0**-19  # times as much are sums that are cut off to integers, so that roundings do not count
 ROUNDED = 4  # roundings of a type, times the root of the products of a sum
 
 
@@ -121,16 +122,26 @@ def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: i
 
 
 @cached_by_threads(64)
-def coarse_chain(shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float) -> CoarseChain:
-    """What filters arrays of a shape and of a float dtype along some axes, in their order in the array."""
-    return CoarseChain(shape, dtype, axes, fill)
+def coarse_chain(
+    shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float, of: np.dtype | None = None,
+    into: np.dtype | None = None,
+) -> CoarseChain:  # fmt: skip
+    """What filters arrays of a shape along some axes, in their order in the array, in a float dtype.
+
+    of, into: short integers of x or y, where they are not of dtype.
+    """
+    return CoarseChain(shape, dtype, axes, fill, of, into)
 
 
 class CoarseChain:
     """Passes of which each reads what the one before has written."""
 
-    def __init__(self, shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float):
+    def __init__(
+        self, shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float, of: np.dtype | None,
+        into: np.dtype | None,
+    ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
+        self._of, self._into = of, into
         self._passes: list[RowPass | MatrixPass | _Turn] = []
         self._add(shape, axes)
         counts = [one.count for one in self._passes[:-1]]
@@ -140,6 +151,7 @@ class CoarseChain:
 
     def _add(self, shape: Shape, axes: tuple[CoarseAxis, ...]) -> None:
         one, *others = axes
+        of, into = (None, None) if self._passes else (self._of, self._into)
         size, outer = shape[one.axis], math.prod(shape[: one.axis])
         inner = math.prod(shape[one.axis + 1 :])
         if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
@@ -152,12 +164,14 @@ class CoarseChain:
             return
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
-        self._sum(outer, size, inner, down)
+        self._sum(outer, size, inner, down, of)
         if others:
             self._add((*shape[: one.axis], down.rows, *shape[one.axis + 1 :]), tuple(others))
         if middle:
             self._sum(outer, down.rows, inner, middle)
-        self._sum(outer, (middle or down).rows, inner, up)
+        if into is not None:
+            up = up._replace(weights=up.weights * NUDGED)
+        self._sum(outer, (middle or down).rows, inner, up, None, into)
 
     def _multiply(self, one: CoarseAxis, size: int, rows: int) -> bool:
         """Rows of elements by matrices, if they are sums of nothing else."""
@@ -176,8 +190,12 @@ class CoarseChain:
         if min(rows, columns) > 1:
             self._passes.append(_Turn(rows, columns, self._dtype))
 
-    def _sum(self, outer: int, rows: int, inner: int, by: RowSums) -> None:
-        self._passes.append(RowPass(outer, rows, inner, self._dtype, by, self._fill, self._threads))
+    def _sum(
+        self, outer: int, rows: int, inner: int, by: RowSums, of: np.dtype | None = None,
+        into: np.dtype | None = None,
+    ) -> None:  # fmt: skip
+        given = outer, rows, inner, self._dtype, by, self._fill, self._threads
+        self._passes.append(RowPass(*given, of=of, into=into))
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         """y = x filtered; many threads may run it at once.

@@ -82,6 +82,32 @@ def store_line(KIND: int, SIZE: int, LANES: int) -> jit.Kernel:
     return store_line
 
 
+@jit.specialise
+def store_within(KIND: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """A line of float32 or float64, as a kind of short integers, which ends where that does."""
+
+    def store_within(source: int, target: int, count: int) -> None:
+        limit_line(SIZE, LANES, KIND, source, target, count)
+
+    return store_within
+
+
+@simd.emitter
+def limit_line(v: Vec, KIND: int, source: Value, target: Value, count: Value) -> None:
+    """target[i] = source[i], towards zero, or the smallest or largest number of the kind."""
+    one, other = v.pointer(source), v.pointer(target)
+    limits = np.iinfo(KINDS[KIND])
+    low, high = v.const(float(limits.min)), v.const(float(limits.max))
+
+    def move(at: Value, rest: Value = None) -> None:
+        mask = None if rest is None else v.mask(rest)
+        value = v.fmax(load_lanes(v, one, at, mask), low)
+        value = v.b.select(v.b.fcmp_ordered("<", value, high), value, high)
+        stored(v, KIND, value, other, at, mask)
+
+    loop_blocks(v, count, v.lanes, move)
+
+
 @simd.emitter
 def convert_line(v: Vec, KIND: int, LOAD: int, source: Value, target: Value, count: Value) -> None:
     """target[i] = source[i], which LOAD takes from a kind in memory, and else brings to it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
@@ -33,16 +34,29 @@ def sum_lines(ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
             weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
         else:
             for r in range(many):
-                weighted_line(SIZE, LANES, ORDER, table + 8 * r, weights, taps, count, y + r * y_step)
+                weighted_line(
+                    SIZE, LANES, ORDER, FLOAT if SIZE == 4 else DOUBLE, table + 8 * r, weights, taps, count,
+                    y + r * y_step,
+                )  # fmt: skip
 
     return sum_lines
 
 
+@jit.specialise
+def sum_lines_of(KIND: int, SIZE: int, LANES: int) -> jit.Kernel:
+    """The fused sums of lines of a kind in memory, `many` of which is 1, as `sum_lines` is called."""
+
+    def sum_lines_of(table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int) -> None:
+        weighted_line(SIZE, LANES, FUSED, KIND, table, weights, taps, count, y)
+
+    return sum_lines_of
+
+
 @simd.emitter
 def weighted_line(
-    v: Vec, ORDER: int, table: Value, weights: Value, taps: Value, count: Value, y: Value
+    v: Vec, ORDER: int, KIND: int, table: Value, weights: Value, taps: Value, count: Value, y: Value
 ) -> None:  # fmt: skip
-    """y[i] = sum_t w[t] * lines[t][i]."""
+    """y[i] = sum_t w[t] * lines[t][i], of lines of a kind in memory."""
     w, out = v.pointer(weights), v.pointer(y)
 
     def block(at: Value, vectors: int, rest: Value = None) -> None:
@@ -51,7 +65,7 @@ def weighted_line(
 
         def line(t: Value) -> list[Value]:
             source = v.pointer(v.table64(table, t))
-            return [load_lanes(v, source, place, mask) for place, mask in zip(places, masks, strict=True)]
+            return [loaded(v, KIND, source, place, mask) for place, mask in zip(places, masks, strict=True)]
 
         sums = tap_sums(v, ORDER, line, w, taps, vectors)
         for total, place, mask in zip(sums, places, masks, strict=True):
@@ -86,16 +100,23 @@ def tap_sums(
 
 
 def _in_blocks(v: Vec, count: Value, block: Callable[..., None]) -> None:
-    """block(first element, vectors), and behind the whole ones block(first, vectors, elements left)."""
+    """block(first element, vectors), and behind the whole ones block(first, vectors, elements left).
+
+    The last vector, or a line that is no longer, goes alone.
+    """
     step, small = WIDE * v.lanes, NARROW * v.lanes
     whole = v.idiv(count, step)
     with v.loop(whole) as i:
         block(v.imul(i, step), WIDE)
     done = v.imul(whole, step)
     rest = v.isub(count, done)
-    with v.loop(v.idiv(v.iadd(rest, small - 1), small)) as i:
+    several = v.idiv(v.iadd(v.imax(v.isub(rest, v.lanes), 0), small - 1), small)
+    with v.loop(several) as i:
         at = v.imul(i, small)
         block(v.iadd(done, at), NARROW, v.isub(rest, at))
+    at = v.imul(several, small)
+    with v.within(at, rest):
+        block(v.iadd(done, at), 1, v.isub(rest, at))
 
 
 @simd.emitter

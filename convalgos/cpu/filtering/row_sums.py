@@ -1,4 +1,7 @@
-"""Rows that are weighted sums of other rows, by tables: to coarser rows, along these, and back."""
+"""Rows that are weighted sums of other rows, by tables: to coarser rows, along these, and back.
+
+Rows of short integers are summed as they are read, and stored as the integers that sums of floats end at.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.cpu.filtering.line_sums import FUSED, sum_lines
+from convalgos.cpu.filtering.line_elements import KINDS, store_within
+from convalgos.cpu.filtering.line_sums import FUSED, sum_lines, sum_lines_of
 from convalgos.cpu.layout.streaming import STREAMED_PLANES, outgrows_caches, stream
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -20,10 +24,11 @@ SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
 SHARE = 1 << 13  # products of vectors that are worth a thread; Sapphire Rapids
 UNITS = 4  # of work for each thread
 # x and y are (outer, rows, inner). Row j of y is the sum over t of weights[j % phases][t] times the row of x
-# that `sources` has at firsts[j] + t, where -1 is the fill value. `stream` stores around the caches, or is 0.
+# that `sources` has at firsts[j] + t, where -1 is the fill value. `stream` is 0, or stores a line around the
+# caches or as integers. x_bytes, y_bytes: of an element.
 ROW_SUM_FIELDS = fields(
     "x y scratch scratch_bytes tasks outer x_rows y_rows inner chunk chunks bands firsts sources places "
-    "weights phases taps filling sums stream line_at"
+    "weights phases taps filling sums stream line_at x_bytes y_bytes"
 )
 
 
@@ -60,10 +65,11 @@ def sum_rows(SIZE: int) -> jit.Kernel:
             for j in range(a.y_rows * band // a.bands, a.y_rows * (band + 1) // a.bands):
                 for t in range(a.taps):
                     source = sources[firsts[j] + t]
-                    x = a.x + ((o * a.x_rows + source) * a.inner + at) * SIZE
+                    x = a.x + ((o * a.x_rows + source) * a.inner + at) * a.x_bytes
                     table[t] = a.filling if source < 0 else x
-                weights = a.weights + j % a.phases * a.taps * SIZE
-                y = a.y + ((o * a.y_rows + j) * a.inner + at) * SIZE
+                phase = j % a.phases if a.phases < a.y_rows else j  # which spares most a division
+                weights = a.weights + phase * a.taps * SIZE
+                y = a.y + ((o * a.y_rows + j) * a.inner + at) * a.y_bytes
                 into = y if a.stream == 0 else line
                 call(a.sums, (scratch, weights, a.taps, count, into, 0, 1))
                 if a.stream != 0:
@@ -73,31 +79,37 @@ def sum_rows(SIZE: int) -> jit.Kernel:
 
 
 class RowPass:
-    """y (outer, by.rows, inner) of x (outer, rows, inner), of one float dtype, fixed to these sizes.
+    """y (outer, by.rows, inner) of x (outer, rows, inner), fixed to these sizes.
 
-    fill: what stands for rows of x that are none. third: "weights", where calls bring others than by's.
+    dtype: of the sums, a float one. fill: what stands for rows of x that are none. third: "weights", where
+    calls bring others than by's. of, into: short integers that x or y holds, where they are not of dtype.
     """
 
     def __init__(
         self, outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int,
-        third: str = "",
+        third: str = "", of: np.dtype | None = None, into: np.dtype | None = None,
     ):  # fmt: skip
         size, lanes, taps = dtype.itemsize, simd.lanes(dtype.itemsize), by.weights.shape[1]
         self.count = outer * by.rows * inner  # elements of y
         chunk = min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
         chunks = -(-inner // chunk)
-        threads = threads if self.count * taps > SHARE * lanes else 1
+        threads = threads if outer * by.rows * -(-inner // lanes) * taps > SHARE else 1
         bands = 1 if threads == 1 else max(1, min(by.rows, threads * UNITS // (outer * chunks)))
         tasks = min(threads, outer * chunks * bands)
         line_at = whole_lines(8 * taps)
         scratch_bytes = line_at + whole_lines(chunk * size)
-        weights, filling = by.weights.astype(dtype), np.full(chunk, fill, dtype)
+        weights, filling = by.weights.astype(dtype), np.full(chunk, fill, of or dtype)
         kept = *by, weights, filling
-        around = stream(size, lanes) if outgrows_caches(self.count * size, STREAMED_PLANES) else 0
+        if into is not None:
+            around = store_within(KINDS.index(into.name), size, lanes)
+        else:
+            around = stream(size, lanes) if outgrows_caches(self.count * size, STREAMED_PLANES) else 0
+        sums = sum_lines_of(KINDS.index(of.name), size, lanes) if of else sum_lines(FUSED, size, lanes)
         values = (
             0, 0, 0, scratch_bytes, tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
             by.firsts.ctypes.data, by.sources.ctypes.data, len(by.sources), weights.ctypes.data, len(weights),
-            taps, filling.ctypes.data, sum_lines(FUSED, size, lanes), around, line_at,
+            taps, filling.ctypes.data, sums, around, line_at, filling.itemsize,
+            into.itemsize if into else size,
         )  # fmt: skip
         record, names = np.array(values, np.int64), ROW_SUM_FIELDS.names
         self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks, kept, third)

@@ -1,4 +1,4 @@
-"""Small images filtered by one call of compiled code, which reads the arrays where Python keeps them.
+"""Small images and volumes filtered by one call of compiled code, which reads arrays where Python keeps them.
 
 On some thousand products, checks, copies and the launch of a plan take longer than the sums. Here a record
 for each pair of shapes holds what does not depend on the data; a call lays the image with its border in
@@ -8,6 +8,7 @@ of NumPy; integers wrap around. The interpreter's lock is held: a record serves 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -40,7 +41,7 @@ REALS, INTEGERS, COMPLEX = range(3)
 AT_ONCE = 4  # vectors that are summed at a time
 WINDOW_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources column_sources "
-    "padded_rows low inside high x_rows next array dtype part"
+    "padded_rows low inside high x_rows next array dtype part places tap_places"
 )
 
 
@@ -89,7 +90,8 @@ def run_windows(
     if not taps_are_finite(a):
         return False
     lay_image(a, x, x_row, x_column)
-    call(a.kernel, (a.padded, a.pitch, a.taps, a.tap_rows, a.tap_columns, a.rows, a.columns, y))
+    tables = a.places, a.tap_places
+    call(a.kernel, (a.padded, *tables, a.taps, a.tap_rows, a.tap_columns, a.rows, a.columns, y))
     return True
 
 
@@ -149,10 +151,13 @@ def _filter_lines_small(this: int, given: int, count: int) -> int:
 
 @simd.emitter
 def sum_small_windows(
-    v: Vec, KIND: int, ALONG: int, padded: Value, pitch: Value, taps: Value, tap_rows: Value,
-    tap_columns: Value, rows: Value, columns: Value, y: Value,
+    v: Vec, KIND: int, ALONG: int, padded: Value, places: Value, tap_places: Value, taps: Value,
+    tap_rows: Value, tap_columns: Value, rows: Value, columns: Value, y: Value,
 ) -> None:  # fmt: skip
-    """y (rows, columns) of padded (rows + tap_rows - 1 and more, pitch); complex numbers are pairs.
+    """y (rows, columns) of padded (padded rows, pitch); complex numbers are pairs.
+
+    places: (rows + AT_ONCE - 1,) numbers in padded from which the window of the first output of a row begins;
+    tap_places: (tap_rows,) numbers from there to what a row of taps meets.
 
     Some vectors are summed at a time: ALONG a row, or below each other.
     """
@@ -164,28 +169,31 @@ def sum_small_windows(
     step = v.lanes * (AT_ONCE if ALONG else 1)
     with v.loop(groups) as group, v.loop(v.idiv(v.iadd(width, step - 1), step)) as block:
         begin = v.imul(block, step)
-        places = [  # (row, column) of each vector
+        of_outputs = [  # (row, column) of each vector
             (group, v.iadd(begin, k * v.lanes)) if ALONG else (v.iadd(v.imul(group, AT_ONCE), k), begin)
             for k in range(AT_ONCE)
         ]
-        sums = [n.register(n.zero()) for _ in places]
-        with v.loop(tap_rows) as i, v.loop(tap_columns) as j:
-            tap = v.imul(v.iadd(v.imul(i, tap_columns), j), pair)
-            weight = n.broadcast(weights, tap)
-            if KIND == COMPLEX:
-                signs = simd.ir.Constant(v.type, [-1.0, 1.0] * (v.lanes // 2))
-                crossed = v.fmul(v.broadcast(weights, v.iadd(tap, 1)), signs)
-            for (row, column), total in zip(places, sums, strict=True):
-                line = v.imul(v.iadd(row, i), v.imul(pitch, pair))
-                value = n.load(source, v.iadd(line, v.iadd(column, v.imul(j, pair))))
-                if KIND == INTEGERS:
-                    total.set(n.add(total.value, n.mul(value, weight)))
-                    continue
-                total.set(v.fma(value, weight, total.value))
+        firsts = [v.iadd(v.table64(places, row), column) for row, column in of_outputs]
+        sums = [n.register(n.zero()) for _ in firsts]
+        with v.loop(tap_rows) as i:
+            ahead = v.table64(tap_places, i)
+            with v.loop(tap_columns) as j:
+                tap = v.imul(v.iadd(v.imul(i, tap_columns), j), pair)
+                weight = n.broadcast(weights, tap)
+                at = v.iadd(ahead, v.imul(j, pair))
                 if KIND == COMPLEX:
-                    swapped = v.shuffle(value, value, [lane ^ 1 for lane in range(v.lanes)])
-                    total.set(v.fma(swapped, crossed, total.value))
-        for (row, column), total in zip(places, sums, strict=True):
+                    signs = simd.ir.Constant(v.type, [-1.0, 1.0] * (v.lanes // 2))
+                    crossed = v.fmul(v.broadcast(weights, v.iadd(tap, 1)), signs)
+                for first, total in zip(firsts, sums, strict=True):
+                    value = n.load(source, v.iadd(first, at))
+                    if KIND == INTEGERS:
+                        total.set(n.add(total.value, n.mul(value, weight)))
+                        continue
+                    total.set(v.fma(value, weight, total.value))
+                    if KIND == COMPLEX:
+                        swapped = v.shuffle(value, value, [lane ^ 1 for lane in range(v.lanes)])
+                        total.set(v.fma(swapped, crossed, total.value))
+        for (row, column), total in zip(of_outputs, sums, strict=True):
             with v.within(row, rows):
                 mask = n.mask(v.isub(width, column))
                 n.store_masked(total.value, to, v.iadd(v.imul(row, width), column), mask)
@@ -194,11 +202,13 @@ def sum_small_windows(
 @jit.specialise
 def small_windows(KIND: int, ALONG: int, SIZE: int, LANES: int) -> jit.Kernel:
     def small_windows(
-        padded: int, pitch: int, taps: int, tap_rows: int, tap_columns: int, rows: int, columns: int, y: int
-    ) -> None:
+        padded: int, places: int, tap_places: int, taps: int, tap_rows: int, tap_columns: int, rows: int,
+        columns: int, y: int,
+    ) -> None:  # fmt: skip
         sum_small_windows(
-            SIZE, LANES, KIND, ALONG, padded, pitch, taps, tap_rows, tap_columns, rows, columns, y
-        )
+            SIZE, LANES, KIND, ALONG, padded, places, tap_places, taps, tap_rows, tap_columns, rows, columns,
+            y,
+        )  # fmt: skip
 
     return small_windows
 
@@ -223,40 +233,53 @@ def filter_lines_small() -> Callable[..., Any] | None:
 class SmallWindows:
     """What all calls of some shapes and a type share.
 
+    A volume of planes is one tall image: tables tell where the windows of each row of outputs begin, and
+    where each row of taps lies in a window.
+
     Args:
-        sources: which row of x lies at each place that windows read, and which column; -1 for `fill`.
+        w_shape: (rows, columns), or (planes, rows, columns).
+        sources: of each of these axes, which place of x lies at each place that windows read; -1 for `fill`.
         turned: whether the filter is turned around, as in a convolution.
+        rows: of a plane of x.
     """
 
     def __init__(
         self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool,
-        fill: float = 0,
+        fill: float = 0, rows: int = 0,
     ):  # fmt: skip
-        (tap_rows, tap_columns), self.dtype = w_shape, dtype
-        padded_rows, padded_columns = (len(s) for s in sources)
-        self.shape = padded_rows - tap_rows + 1, padded_columns - tap_columns + 1
+        self.dtype = dtype
+        self.shape = tuple(len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True))
         kind = {"f": REALS, "c": COMPLEX}.get(dtype.kind, INTEGERS)
-        size = dtype.itemsize // (2 if kind == COMPLEX else 1)
+        numbers = 2 if kind == COMPLEX else 1  # of an element
+        size = dtype.itemsize // numbers
         lanes = simd.vector_bytes() // size
-        low, inside = _middle(sources[1])
-        pitch = padded_columns + AT_ONCE * lanes
-        wide = dtype.itemsize * self.shape[1] > AT_ONCE * simd.vector_bytes()
-        along = wide or self.shape[0] < AT_ONCE
-        self._sources = [np.ascontiguousarray(s, np.int64) for s in sources]
-        self._padded = aligned_zeros((padded_rows + AT_ONCE) * pitch, dtype)
+        *_, of_rows, of_columns = sources
+        low, inside = _middle(of_columns)
+        pitch = len(of_columns) + AT_ONCE * lanes
+        wide = dtype.itemsize * self.shape[-1] > AT_ONCE * simd.vector_bytes()
+        along = wide or math.prod(self.shape[:-1]) < AT_ONCE
+        if len(sources) == 3:
+            planes = np.asarray(sources[0])[:, None]
+            of_rows = np.where((planes < 0) | (of_rows < 0), -1, planes * rows + of_rows).reshape(-1)
+        apart = len(sources[-2]) * pitch * numbers, pitch * numbers  # numbers from plane to plane, row to row
+        self._sources = [np.ascontiguousarray(s, np.int64) for s in (of_rows, of_columns)]
+        self._places, self._tap_places = (_places_of_rows(s[:-1], apart) for s in (self.shape, w_shape))
+        self._padded = aligned_zeros((len(of_rows) + AT_ONCE) * pitch, dtype)
         if fill:
             self._padded[...] = fill
-        self._taps = np.zeros(tap_rows * tap_columns, dtype)
+        self._taps = np.zeros(math.prod(w_shape), dtype)
         self.record = np.zeros(1, WINDOW_FIELDS)
         values = {
             "kernel": small_windows(kind, int(along), size, lanes), "padded": self._padded.ctypes.data,
-            "pitch": pitch, "taps": self._taps.ctypes.data, "size": dtype.itemsize, "tap_rows": tap_rows,
-            "tap_columns": tap_columns, "turned": int(turned), "rows": self.shape[0],
-            "columns": self.shape[1], "row_sources": self._sources[0].ctypes.data,
-            "column_sources": self._sources[1].ctypes.data, "padded_rows": padded_rows, "low": low,
-            "inside": inside, "high": padded_columns - low - inside,
+            "pitch": pitch, "taps": self._taps.ctypes.data, "size": dtype.itemsize,
+            "tap_rows": math.prod(w_shape[:-1]), "tap_columns": w_shape[-1], "turned": int(turned),
+            "rows": math.prod(self.shape[:-1]), "columns": self.shape[-1],
+            "row_sources": self._sources[0].ctypes.data, "column_sources": self._sources[1].ctypes.data,
+            "padded_rows": len(of_rows), "low": low, "inside": inside,
+            "high": len(of_columns) - low - inside, "places": self._places.ctypes.data,
+            "tap_places": self._tap_places.ctypes.data, "array": id(np.ndarray), "dtype": id(dtype),
+            "part": 0 if kind == INTEGERS else size,
         }  # fmt: skip
-        values |= {"array": id(np.ndarray), "dtype": id(dtype), "part": 0 if kind == INTEGERS else size}
         for name, value in values.items():
             self.record[name] = value
         self.address = self.record.ctypes.data
@@ -267,6 +290,12 @@ class SmallWindows:
         self._following = following
         self.record["next"] = following.address
         following.record["x_rows"] = self._between.ctypes.data
+
+
+def _places_of_rows(counts: Sequence[int], apart: tuple[int, int]) -> np.ndarray:
+    """Where rows begin, of one plane or of several, and some more for vectors below the last one."""
+    places = sum(np.ix_(*(np.arange(n) * by for n, by in zip(counts, apart[-len(counts) :], strict=True))))
+    return np.pad(np.asarray(places, np.int64).reshape(-1), (0, AT_ONCE - 1))
 
 
 def _middle(sources: np.ndarray) -> tuple[int, int]:

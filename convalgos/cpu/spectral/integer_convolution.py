@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from convalgos.core.machine import vector_bytes
+from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.spectral import residue_kernels as kernels
 from convalgos.cpu.spectral import residues
@@ -24,8 +24,9 @@ from convalgos.cpu.spectral import residues
 LEAST_BLOCK = 1 << 12  # elements; shorter ones spend their time between kernels
 BLOCK_OF_FILTERS = 4  # blocks are at least so many times as long as the filter; Zen 4
 LONGEST_BLOCK = 1 << residues.LOG_ORDER
-# Seconds of a call, of a result, and of a level of an element modulo a prime; Zen 4, 2 threads
-CALL, RESULT, BUTTERFLY = 1.5e-4, 8e-9, 1e-10
+# Seconds of a call, of a result, and of a level of an element modulo a prime; Sapphire Rapids, 2 threads
+CALL, RESULT, BUTTERFLY = 1.5e-4, 8e-9, 1.5e-10
+TOUCHED = 16  # bytes of an element of a block: as many times as these fill L2, up to 2, add half
 
 
 def convolved_integers(x: np.ndarray, w: np.ndarray, largest: int) -> np.ndarray:
@@ -146,7 +147,8 @@ def ntt_seconds(x_shape: tuple[int, ...], w_shape: tuple[int, ...], largest: int
         return math.inf
     n = block_length(count, taps)
     blocks = 1 + -(-count // (n - taps + 1))
-    transforms = BUTTERFLY * residues.primes_for(largest) * blocks * n * math.log2(n)
+    butterfly = BUTTERFLY * (1 + min(2, n * TOUCHED / cache_sizes()[1]) / 2)
+    transforms = butterfly * residues.primes_for(largest) * blocks * n * math.log2(n)
     return CALL + RESULT * count + transforms
 
 

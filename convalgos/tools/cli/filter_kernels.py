@@ -57,6 +57,9 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             yield whole_sums.settle_window, (line_elements.KINDS.index(name), *kinds)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
+        for name in ("uint8", "int16", "uint16") if size == 4 else ():
+            for ends in (line_sums.sum_lines_of, line_elements.store_within):
+                yield ends, (line_elements.KINDS.index(name), *kinds)
         for order in (window_kernels.FUSED, window_kernels.IN_ORDER)[: 1 if size == 4 else 2]:
             yield window_kernels.sum_window_tile, (order, *kinds, window_kernels.vectors())
             yield window_kernels.sum_listed, (order, *kinds)

@@ -1,0 +1,119 @@
+"""Wide Gaussians that are less exact than SciPy's, where callers allow an error.
+
+Short integers are filtered along all axes as float32, and cut off to integers once: SciPy does so after each
+axis. Sums that should be whole numbers stay these (`coarse_gaussians.NUDGED`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.arguments import shown
+from convalgos.cpu.filtering.coarse_gaussians import (
+    NUDGED,
+    CoarseAxis,
+    coarse_chain,
+    steps_within,
+    why_not_coarse,
+)
+from convalgos.cpu.filtering.recursive_gaussians import Recursion, recurse_along, recursions_within
+from convalgos.cpu.filtering.recursive_kernels import WIDTH
+from convalgos.cpu.vectors import simd
+from convalgos.ndimage import arguments
+from convalgos.ndimage.conversions import holds
+from convalgos.ndimage.known_calls import Write
+
+WIDE = 24  # radius from which less exact ways take less time; Zen 4
+RECURSED = 32  # and that of recursions, with lines in all lanes of their vectors; Sapphire Rapids
+SHORT = frozenset(("int8", "uint8", "int16", "uint16"))  # integers that float32 holds
+
+Smoothed = tuple[int, float, int, Any, int]  # (axis, sigma, order, mode, radius)
+
+
+def approximated(
+    x: np.ndarray, smoothed: Sequence[Smoothed], output: Any, cval: Any, max_rel_error: float
+) -> np.ndarray | None:
+    """The filtered array, or None where nothing less exact is within the error, or would be faster.
+
+    Raises:
+        ValueError: max_rel_error is no number above 0.
+    """
+    if not 0 < max_rel_error < np.inf:
+        raise ValueError(f"max_rel_error={shown(max_rel_error)} must be a number above 0, or None")
+    asked = np.dtype(x.dtype if output is None else getattr(output, "dtype", output)).newbyteorder("=")
+    widest = max((radius for *_, radius in smoothed), default=0)
+    if not x.size or widest < WIDE or any(order for _, _, order, _, _ in smoothed):
+        return None
+    boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
+    beyond = arguments.real_number("cval", cval) if "constant" in boundaries else 0.0
+    if asked.name in SHORT and x.dtype == asked and holds(beyond, asked):
+        dtype = np.dtype(np.float32)
+        max_rel_error -= NUDGED - 1
+    elif asked.char in "fd" and (x.dtype.kind in "biu" or x.dtype == asked):
+        dtype = asked
+    else:
+        return None
+    write = _coarse(x, dtype, asked, smoothed, boundaries, beyond, max_rel_error)
+    if write is None:
+        if _few_lines(x, dtype, smoothed):
+            return None
+        filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
+        found = recursions_within(filters, dtype, max_rel_error)
+        if found is None:
+            return None
+        write = _recursive(dtype, [axis for axis, *_ in smoothed], found, boundaries, beyond)
+    return arguments.fill(arguments.output_array(output, x), x, write)
+
+
+def _coarse(
+    x: np.ndarray, dtype: np.dtype, asked: np.dtype, smoothed: Sequence[Smoothed], boundaries: list[str],
+    beyond: float, max_rel_error: float,
+) -> Write | None:  # fmt: skip
+    """By coarser grids."""
+    filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
+    lines = [(boundary, x.shape[axis]) for boundary, (axis, *_) in zip(boundaries, smoothed, strict=True)]
+    steps = steps_within(filters, lines, dtype, max_rel_error)
+    if steps is None:
+        return None
+    axes = sorted(
+        CoarseAxis(axis, boundary, *each, step)
+        for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
+    )
+    if why_not_coarse(x.shape, axes, dtype.itemsize) is not None:
+        return None
+    is_read = x.dtype.name in SHORT and dtype.itemsize == 4 and holds(beyond, x.dtype)
+    of = x.dtype if is_read else None
+    chain = coarse_chain(x.shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)
+    if is_read or x.dtype == dtype:
+        return chain.run
+    return lambda x, y: chain.run(x.astype(dtype), y)
+
+
+def _few_lines(x: np.ndarray, dtype: np.dtype, smoothed: Sequence[Smoothed]) -> bool:
+    """Whether sums take less time than recursions, which take as long for one line as for `at_once`."""
+    at_once = WIDTH * simd.lanes(dtype.itemsize)
+    lines = [(x.size // x.shape[axis], radius) for axis, _, _, _, radius in smoothed]
+    sums = sum(count * radius for count, radius in lines)
+    return bool(sums < RECURSED * sum(-(-count // at_once) * at_once for count, _ in lines))
+
+
+def _recursive(
+    dtype: np.dtype, axes: list[int], found: list[Recursion], boundaries: list[str], beyond: float
+) -> Write:
+    """By recursions along one axis after the other."""
+
+    def write(x: np.ndarray, y: np.ndarray) -> None:
+        source = x.astype(dtype, copy=False)
+        sums = y if y.dtype == dtype else np.empty(y.shape, dtype)
+        for axis, by, boundary in zip(axes, found, boundaries, strict=True):
+            recurse_along(source, sums, axis, by, boundary, beyond)
+            source = sums
+        if sums is not y:
+            sums *= NUDGED
+            limits = np.iinfo(y.dtype)
+            y[...] = np.clip(sums, limits.min, limits.max, out=sums)
+
+    return write
