@@ -74,6 +74,8 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     model.nodes = with_shuffles_named(model)
     model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
     made = [steps_of_node(node, model) for node in model.nodes]
+    if any(isinstance(step, Foreign) for of_node in made for step in of_node):
+        made = [steps_of_node(node, model, of_arrays=False) for node in model.nodes]  # one region of them
     while alone := _alone(made, model):
         for i in alone:
             made[i] = [foreign_step(model, model.nodes[i])]

@@ -131,6 +131,7 @@ class OnnxModel:
     def nodes(self, nodes: list[OnnxNode]) -> None:
         self._nodes = nodes
         self._makers = {name: node for node in nodes for name in node.outputs}
+        self.followed: dict[str, bool] = {}  # whether a value follows from shapes, where it was asked
 
     def tensor(self, name: str) -> Any:
         """A constant value as a TensorProto of this name."""
