@@ -69,6 +69,11 @@ CASES = [  # operator, inputs, which of them are constants of the model, attribu
         for axis, keep, last in ((1, 0, 0), (-1, 1, 1), (0, 0, 1))
     ),
     *(
+        (op, [RNG.integers(0, 3, shape).astype("f4")], (), {"axis": 1, "select_last_index": last})
+        for op in ("ArgMax", "ArgMin")
+        for shape, last in (((2, 5, 17, 19), 0), ((1, 300, 16, 17), 1))
+    ),
+    *(
         ("TopK", [x, np.int64([k])], (1,), {"axis": axis, "largest": largest})
         for x, k, axis, largest in (
             (TIES, 3, 1, 1),

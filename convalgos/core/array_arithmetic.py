@@ -136,49 +136,6 @@ def _reduced_shape(x: Operand, of: str, axes: Sequence[int] | None, keepdims: bo
     return without_axes(x.shape, axes, keepdims)
 
 
-def _extreme(y: np.ndarray, x: np.ndarray, of: str, axis: int, keepdims: bool, last: bool) -> None:
-    """Where along an axis the largest or least element is: the first of those that are equal, or the last."""
-    axis = counted_axis(axis, x.ndim)
-    find = np.argmax if of == "max" else np.argmin
-    if last:
-        turned = x[(slice(None),) * axis + (slice(None, None, -1),)]
-        y[...] = x.shape[axis] - 1 - find(turned, axis, keepdims=keepdims)
-    else:
-        y[...] = find(x, axis, keepdims=keepdims)
-
-
-def _extreme_shape(x: Operand, of: str, axis: int, keepdims: bool, last: bool) -> Shape:
-    return without_axes(x.shape, [axis], keepdims)
-
-
-def _top(y: np.ndarray, x: np.ndarray, k: np.ndarray, axis: int, largest: bool) -> None:
-    """Places of the k largest, or least, elements along an axis, in order; the first of equal ones first."""
-    rows = np.moveaxis(x, axis, -1)
-    to = np.moveaxis(y, axis, -1)
-    count = to.shape[-1]
-    for at in np.ndindex(rows.shape[:-1]):
-        to[at] = _top_of_row(rows[at], count, largest)
-
-
-def _top_of_row(row: np.ndarray, k: int, largest: bool) -> np.ndarray:
-    places = np.arange(len(row))
-    if 0 < k < len(row) // 4:  # what may be among them, without a sort of all
-        bound = np.partition(row, len(row) - k)[len(row) - k] if largest else np.partition(row, k - 1)[k - 1]
-        places = np.flatnonzero(row >= bound if largest else row <= bound)
-    if largest:  # from the last on, so that the first of equal ones comes first when it is turned
-        order = np.argsort(row[places][::-1], kind="stable")[::-1]
-        return np.asarray(places[::-1][order[:k]])
-    return np.asarray(places[np.argsort(row[places], kind="stable")[:k]])
-
-
-def _top_shape(x: Operand, k: Operand, axis: int, largest: bool) -> Shape:
-    (count,) = k.numbers()
-    at = counted_axis(axis, len(x.shape))
-    if not 0 <= count <= x.shape[at]:
-        raise ValueError(f"k={count} of {x.shape[at]} elements are asked for")
-    return (*x.shape[:at], count, *x.shape[at + 1 :])
-
-
 # --- products --------------------------------------------------------------------------------------
 
 
@@ -211,7 +168,5 @@ ARITHMETIC: dict[str, WholeArrays] = {
     "running_sum": WholeArrays(_running_sum, like_first),
     "triangle": WholeArrays(_lower_or_upper, like_first),
     "reduce": WholeArrays(_reduce, _reduced_shape),
-    "place_of_extreme": WholeArrays(_extreme, _extreme_shape),
-    "places_of_top": WholeArrays(_top, _top_shape),
     "matmul": WholeArrays(_matmul, _matmul_shape),
 }
