@@ -264,3 +264,16 @@ def test_indices_beyond_an_array_are_told():
 
 def test_every_function_is_tested():
     assert {*ARRAY_FUNCTIONS} == computed_by, {*ARRAY_FUNCTIONS} - computed_by
+
+
+def test_sizes_that_only_planning_reads_are_not_computed():
+    b = Builder(("n", "c", 5))
+    shape = b.node("Shape", "x")
+    sizes = b.node("Concat", b.node("Mul", shape, np.int64([2])), np.int64([3]), axis=0)
+    shown = b.node("Add", shape, np.int64([1]))
+    model = b.model(b.node("Expand", np.float32(2), sizes), b.node("Expand", np.int64(2), shown), shown)
+    net = from_onnx(model)
+    found = {step.function: step.planned for step in net.graph.steps}
+    assert found == {"shape": False, "multiply": True, "concatenate": True, "add": False, "expand": False}
+    for size in ((2, 3, 5), (1, 4, 5), (0, 4, 5)):
+        same(net(x := numbers(size)), reference(model, {"x": x}))

@@ -89,5 +89,5 @@ def _top_shape(x: Operand, k: Operand, axis: int, largest: bool) -> Shape:
 
 EXTREMES: dict[str, WholeArrays] = {
     "place_of_extreme": WholeArrays(_extreme, _extreme_shape),
-    "places_of_top": WholeArrays(_top, _top_shape),
+    "places_of_top": WholeArrays(_top, _top_shape, planned=(1,)),
 }

@@ -267,12 +267,12 @@ def _number_shape(x: Operand) -> Shape:
 
 MOVES: dict[str, WholeArrays] = {
     "same": WholeArrays(_seen, like_first),
-    "reshape": WholeArrays(_seen, _reshaped),
+    "reshape": WholeArrays(_seen, _reshaped, planned=(1,)),
     "squeeze": WholeArrays(_seen, _squeezed),
     "unsqueeze": WholeArrays(_seen, _unsqueezed),
     "flatten": WholeArrays(_seen, _flattened),
-    "expand": WholeArrays(_expanded, _expanded_shape),
-    "tile": WholeArrays(_tiled, _tiled_shape),
+    "expand": WholeArrays(_expanded, _expanded_shape, planned=(1,)),
+    "tile": WholeArrays(_tiled, _tiled_shape, planned=(1,)),
     "transpose": WholeArrays(_transposed, _transposed_shape),
     "concatenate": WholeArrays(_concatenated, _concatenated_shape),
     "slice": WholeArrays(_sliced, _sliced_shape),
@@ -286,5 +286,5 @@ MOVES: dict[str, WholeArrays] = {
     "shape": WholeArrays(_shape_of, _shape_of_shape, of_shapes=True),
     "size": WholeArrays(_size_of, _number_shape, of_shapes=True),
     "range": WholeArrays(_counted, _counted_shape),
-    "fill": WholeArrays(_filled, _filled_shape),
+    "fill": WholeArrays(_filled, _filled_shape, planned=(0,)),
 }

@@ -33,6 +33,7 @@ class WholeArrays(NamedTuple):
     compute: Callable[..., None]  # (y, *arrays, **options), which writes y
     shape: Callable[..., Shape]  # (*operands, **options)
     of_shapes: bool = False  # it reads no elements
+    planned: tuple[int, ...] = ()  # operands whose elements tell the shape, and are read for nothing else
 
 
 def broadcast_shape(*operands: Operand, **options: Any) -> Shape:

@@ -133,34 +133,51 @@ def _grid_sample(
     y: np.ndarray, x: np.ndarray, grid: np.ndarray, mode: str, padding: str, corners: bool
 ) -> None:
     """x (N, C, *spatial) at places (N, *y_spatial, dimensions) from -1 to 1, of which the last dimension of x
-    comes first."""
-    spatial, pixels = x.shape[2:], x.reshape(*x.shape[:2], -1)
-    where = []
-    for size, part in zip(spatial, np.moveaxis(grid, -1, 0)[::-1], strict=True):
-        place = part.reshape(len(x), -1)
-        place = (place + 1) / 2 * (size - 1) if corners else ((place + 1) * size - 1) / 2
-        if mode == "nearest":
-            place = np.rint(place)
-        if padding == "reflection":
-            place = _reflected(place, size, corners)
-        where.append(np.clip(place, 0, size - 1) if padding != "zeros" else place)  # (N, places)
-    y[...] = 0
+    comes first. Around x stand zeros, so that all places have elements around them."""
+    around = ((0, 0), (0, 0), *((1, 1) for _ in x.shape[2:]))
+    pixels = np.pad(x, around)
     for n, to in enumerate(y.reshape(*y.shape[:2], -1)):
-        _sample_image(to, pixels[n], spatial, [place[n] for place in where], mode)
+        flat: Any = 0  # where the first of the elements around each place lies
+        shares = []
+        for size, part in zip(x.shape[2:], np.moveaxis(grid[n], -1, 0)[::-1], strict=True):
+            where = _place_of(part.reshape(-1), size, mode, padding, corners)
+            first = np.minimum(np.floor(where), size - 1) if mode == "linear" else where
+            shares.append(where - first)
+            flat = flat * (size + 2) + first.astype(np.int64) + 1
+        _sample_image(to, pixels[n], flat, shares if mode == "linear" else [])
 
 
-def _sample_image(
-    y: np.ndarray, pixels: np.ndarray, spatial: Shape, where: list[np.ndarray], mode: str
-) -> None:
-    """Add to y (C, places) the pixels (C, all) around each, by how near they are."""
-    first = [np.floor(place) for place in where]
-    for corner in product(*((0,) if mode == "nearest" else (0, 1) for _ in spatial)):
-        weight, flat = np.ones_like(where[0]), np.zeros(len(where[0]), np.int64)
-        for size, place, begin, step in zip(spatial, where, first, corner, strict=True):
-            at = begin + step
-            weight *= ((at >= 0) & (at < size)) * (1 if mode == "nearest" else 1 - np.abs(place - at))
-            flat = flat * size + np.clip(at, 0, size - 1).astype(np.int64)
-        y += np.take(pixels, flat, 1) * weight
+def _place_of(place: np.ndarray, size: int, mode: str, padding: str, corners: bool) -> np.ndarray:
+    """Of numbers from -1 to 1 along a dimension: where they lie in it, or next to it."""
+    scale, middle = np.float32((size - 1 if corners else size) / 2), np.float32((size - 1) / 2)
+    where = place * scale + middle
+    if mode == "nearest":
+        where = np.rint(where)
+    if padding == "reflection":
+        where = _reflected(where, size, corners)
+    low, high = (-1, size) if padding == "zeros" else (0, size - 1)
+    return np.asarray(np.clip(where, low, high))
+
+
+def _sample_image(y: np.ndarray, pixels: np.ndarray, flat: np.ndarray, shares: list[np.ndarray]) -> None:
+    """y (C, places), of pixels (C, *spatial): those at places, or between them and the ones behind."""
+    spatial, elements = pixels.shape[1:], pixels.reshape(len(pixels), -1)
+    steps = [int(np.prod(spatial[i + 1 :])) for i in range(len(spatial))]
+    np.take(elements, flat, 1, out=y, mode="clip")
+    if not shares:
+        return
+    part = np.empty_like(y)
+    for corner in product(*((0, 1) for _ in spatial)):
+        weight: Any = 1
+        for share, behind in zip(shares, corner, strict=True):
+            weight = weight * (share if behind else 1 - share)
+        if not any(corner):
+            y *= weight
+            continue
+        at = flat + sum(step for step, behind in zip(steps, corner, strict=True) if behind)
+        np.take(elements, at, 1, out=part, mode="clip")
+        part *= weight
+        y += part
 
 
 def _sampled_shape(x: Operand, grid: Operand, mode: str, padding: str, corners: bool) -> Shape:

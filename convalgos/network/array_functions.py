@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.core.array_operands import Operand
-from convalgos.network.graph import Shapes, Step
+from convalgos.core.bound_run import BoundRun
+from convalgos.network.graph import NetworkGraph, Shapes, Step
 
 MOST = 64  # elements of a value that may hold sizes
 
@@ -25,6 +26,7 @@ class ArrayFunction(Step):
     dtype: str = "float32"  # of the output
     constants: tuple[np.ndarray | None, ...] = ()  # operands; None stands for the next of the inputs
     options: tuple[tuple[str, Any], ...] = ()
+    planned: bool = False  # nothing but planning reads what it gives
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return self._shape([Operand(shapes[name]) for name in self.inputs])
@@ -53,6 +55,12 @@ class ArrayFunction(Step):
         self.compute(inputs, y)
         return y
 
+    def is_read(self, name: str) -> bool:
+        """Whether a run reads the elements of an input."""
+        planned = ARRAY_FUNCTIONS[self.function].planned
+        read = [o for i, o in enumerate(self.operands(self.inputs)) if i not in planned]
+        return not self.planned and any(isinstance(o, str) and o == name for o in read)
+
     def _shape(self, inputs: Sequence[Operand]) -> Shape:
         given = self.operands(inputs)
         operands = [Operand(a.shape, a) if isinstance(a, np.ndarray) else a for a in given]
@@ -67,7 +75,37 @@ class ArrayFunctionPlan:
 
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
-        self.step.compute(inputs, y)
+        if not self.step.planned:
+            self.step.compute(inputs, y)
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        """A run on these very arrays, the inputs and y."""
+        *inputs, y = arrays
+        if self.step.planned:
+            return BoundRun(lambda: None, ())
+        operands, options = self.step.operands(inputs), dict(self.step.options)
+        function = ARRAY_FUNCTIONS[self.step.function].compute
+
+        def run() -> None:
+            with np.errstate(all="ignore"):
+                function(y, *operands, **options)
+
+        return BoundRun(run)
+
+
+def without_unread(graph: NetworkGraph) -> NetworkGraph:
+    """The graph in which sizes that planning alone reads are not computed in runs."""
+    readers = graph.readers()
+    made: dict[Step, Step] = {}
+    for step in reversed(graph.steps):
+        own = readers[step.output]
+        unread = step.output not in graph.outputs and bool(own)
+        for reader in own if isinstance(step, ArrayFunction) else ():
+            now = made[reader]
+            unread = unread and isinstance(now, ArrayFunction) and not now.is_read(step.output)
+        is_function = isinstance(step, ArrayFunction) and unread
+        made[step] = replace(step, planned=True) if is_function else step  # type: ignore[call-arg]
+    return replace(graph, steps=tuple(made[step] for step in graph.steps))
 
 
 def _array(operand: Operand) -> np.ndarray:

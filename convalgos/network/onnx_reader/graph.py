@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
+from convalgos.network.array_functions import without_unread
 from convalgos.network.attention import Rearrangement
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
@@ -85,7 +86,7 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
     graph = on_integers(fused(graph), model.dequantized.made)
-    graph = with_regions(graph, join_regions)
+    graph = without_unread(with_regions(graph, join_regions))
     moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
     if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
         raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")
