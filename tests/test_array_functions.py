@@ -12,6 +12,7 @@ from test_network_onnx import SHAPE, Builder, kinds, numbers, reference
 
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.array_plans import OfFirstInput
 from convalgos.network.graph import Foreign
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -277,3 +278,28 @@ def test_sizes_that_only_planning_reads_are_not_computed():
     assert found == {"shape": False, "multiply": True, "concatenate": True, "add": False, "expand": False}
     for size in ((2, 3, 5), (1, 4, 5), (0, 4, 5)):
         same(net(x := numbers(size)), reference(model, {"x": x}))
+
+
+def test_maps_are_resized_to_computed_sizes_by_kernels():
+    """In channels_first, with as many pixels for one as there are now, or between them."""
+    b = Builder((1, 3, "h", "w"))
+    b.inputs["like"] = (1, 1, "p", "q")
+    sizes = b.node("Concat", b.node("Shape", "x", end=2), b.node("Shape", "like", start=2), axis=0)
+    nearest = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    half = {"coordinate_transformation_mode": "pytorch_half_pixel", "mode": "linear"}
+    corners = {"coordinate_transformation_mode": "align_corners", "mode": "linear"}
+    model = b.model(*(b.node("Resize", "x", "", "", sizes, **how) for how in (nearest, half, corners)))
+    net = from_onnx(model)
+    for size, by_kernels in (
+        ((10, 21), (1, 1, 1)),
+        ((7, 9), (0, 1, 1)),
+        ((1, 1), (0, 0, 1)),
+        ((5, 7), (1, 1, 1)),
+    ):
+        feeds = {"x": numbers((1, 3, 5, 7)), "like": numbers((1, 1, *size))}
+        same(net(*feeds.values()), reference(model, feeds))
+        steps = net.plan({name: x.shape for name, x in feeds.items()}).planned.steps
+        plans = [
+            s.plan for s in steps if s.step.name.startswith("Resize") or s.step.output in net.graph.outputs
+        ]
+        assert [isinstance(plan, OfFirstInput) for plan in plans] == [*map(bool, by_kernels)]

@@ -11,7 +11,6 @@ from convalgos.core.array_operands import Operand, WholeArrays, counted_axis, wi
 
 ROW = 256  # pixels, from which on maps are gone through by rows
 PIXELS = 1 << 14  # between which places are looked for at a time: in the second cache
-PARTS = 16  # elements of which one may be among the k largest, where k are sought among many
 MANY = 1 << 16  # elements along an axis, from which on their numbers are not small ones
 
 
@@ -53,30 +52,33 @@ def _extreme_shape(x: Operand, of: str, axis: int, keepdims: bool, last: bool) -
 
 def _top(y: np.ndarray, x: np.ndarray, k: np.ndarray, axis: int, largest: bool) -> None:
     """Places of the k largest, or least, elements along an axis, in order; the first of equal ones first."""
-    rows = np.moveaxis(x, axis, -1)
-    to = np.moveaxis(y, axis, -1)
-    count = to.shape[-1]
-    for at in np.ndindex(rows.shape[:-1]):
-        to[at] = _top_of_row(rows[at], count, largest)
-
-
-def _top_of_row(row: np.ndarray, k: int, largest: bool) -> np.ndarray:
-    places = np.arange(len(row))
-    if k > 0 and PARTS * k <= len(row):  # what may be among them, without a sort of all
-        bound = _bound(row[: len(row) // PARTS * PARTS].reshape(PARTS, -1), k, largest)
-        places = np.flatnonzero(row >= bound if largest else row <= bound)
+    count, size = y.shape[axis], x.shape[axis]
+    if not y.size:
+        return
+    rows = np.moveaxis(x, axis, -1).reshape(-1, size)
+    among = _among_top(rows, count, largest) if count < size else None
+    if among is None:  # all
+        among = np.broadcast_to(np.arange(size), rows.shape)
+    values = np.take_along_axis(rows, among, 1)
     if largest:  # from the last on, so that the first of equal ones comes first when it is turned
-        order = np.argsort(row[places][::-1], kind="stable")[::-1]
-        return np.asarray(places[::-1][order[:k]])
-    return np.asarray(places[np.argsort(row[places], kind="stable")[:k]])
+        order = values.shape[1] - 1 - np.argsort(values[:, ::-1], 1, kind="stable")[:, ::-1]
+    else:
+        order = np.argsort(values, 1, kind="stable")
+    to = np.moveaxis(y, axis, -1)
+    to[...] = np.take_along_axis(among, order[:, :count], 1).reshape(to.shape)
 
 
-def _bound(parts: np.ndarray, k: int, largest: bool) -> Any:
-    """A number that at least k elements reach: of the extremes of some elements each, the kth."""
-    if largest:
-        extremes = parts.max(0)
-        return np.partition(extremes, len(extremes) - k)[len(extremes) - k]
-    return np.partition(parts.min(0), k - 1)[k - 1]
+def _among_top(rows: np.ndarray, k: int, largest: bool) -> np.ndarray | None:
+    """Places (rows, k) of the k largest, or least, of each row, as they stand there; None of what has NaN."""
+    place = rows.shape[1] - k if largest else k - 1
+    bound = np.partition(rows, place, 1)[:, place, None]
+    among = rows >= bound if largest else rows <= bound
+    if np.count_nonzero(among) > k * len(rows):  # of those that equal the last the first ones
+        beyond, last = (rows > bound if largest else rows < bound), rows == bound
+        among = beyond | (last & (np.cumsum(last, 1) <= k - beyond.sum(1, keepdims=True)))
+    if np.count_nonzero(among) != k * len(rows):
+        return None
+    return np.nonzero(among)[1].reshape(-1, k)
 
 
 def _top_shape(x: Operand, k: Operand, axis: int, largest: bool) -> Shape:

@@ -69,6 +69,14 @@ def _taps(
     return np.clip(places, 0, before - 1), weights.astype(np.float32)
 
 
+def repeats(coordinates: str, rounded: str, before: int, after: int) -> bool:
+    """Whether the nearest elements are each of x a whole number of times."""
+    if after % before:
+        return False
+    places, _ = _taps("nearest", coordinates, rounded, 0.0, False, before, after, after / before)
+    return np.array_equal(places[0], np.arange(after) // (after // before))
+
+
 def resize_axes(
     shape: Shape, scales: np.ndarray, sizes: np.ndarray, axes: tuple[int, ...]
 ) -> list[tuple[int, int, float]]:

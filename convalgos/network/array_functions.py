@@ -12,7 +12,6 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.core.array_operands import Operand
-from convalgos.core.bound_run import BoundRun
 from convalgos.network.graph import NetworkGraph, Shapes, Step
 
 MOST = 64  # elements of a value that may hold sizes
@@ -65,32 +64,6 @@ class ArrayFunction(Step):
         given = self.operands(inputs)
         operands = [Operand(a.shape, a) if isinstance(a, np.ndarray) else a for a in given]
         return tuple(ARRAY_FUNCTIONS[self.function].shape(*operands, **dict(self.options)))
-
-
-class ArrayFunctionPlan:
-    """Runs a function of whole arrays, of whatever shapes."""
-
-    def __init__(self, step: ArrayFunction):
-        self.step = step
-
-    def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
-        """Write y."""
-        if not self.step.planned:
-            self.step.compute(inputs, y)
-
-    def bind(self, *arrays: np.ndarray) -> BoundRun:
-        """A run on these very arrays, the inputs and y."""
-        *inputs, y = arrays
-        if self.step.planned:
-            return BoundRun(lambda: None, ())
-        operands, options = self.step.operands(inputs), dict(self.step.options)
-        function = ARRAY_FUNCTIONS[self.step.function].compute
-
-        def run() -> None:
-            with np.errstate(all="ignore"):
-                function(y, *operands, **options)
-
-        return BoundRun(run)
 
 
 def without_unread(graph: NetworkGraph) -> NetworkGraph:
