@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.core.array_resampling import repeats
 from convalgos.core.bound_run import BoundRun
 from convalgos.cpu.elementwise.bound_steps import BoundStep
+from convalgos.cpu.elementwise.extremes import LargestChannelPlan
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.network.array_functions import ArrayFunction
@@ -22,9 +24,14 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
 }  # fmt: skip
 
 
-def array_function_plan(step: ArrayFunction, shapes: Shapes) -> Any:
-    """What runs a function for these shapes of all values."""
-    kernels = _resizing(step, shapes) if step.function == "resize" and step.dtype == "float32" else None
+def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
+    """What runs a function for these shapes of all values.
+
+    Args:
+        dtype: of its first input.
+    """
+    make = KERNELS.get(step.function) if dtype == "float32" and step.inputs else None
+    kernels = None if make is None else make(step, shapes)
     return ArrayFunctionPlan(step) if kernels is None else OfFirstInput(kernels)
 
 
@@ -68,6 +75,16 @@ class OfFirstInput(BoundStep):
         return self._plan.bind(arrays[0], arrays[-1])
 
 
+def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that find the largest of what lies side by side."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    axis = options["axis"] % max(1, len(x))
+    count, behind = x[axis], math.prod(x[axis + 1 :])
+    if options["of"] != "max" or options["last"] or behind == 1 or not count:
+        return None
+    return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
+
+
 def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     """Kernels that resize maps to sizes, where they do."""
     x, y = shapes[step.inputs[0]], shapes[step.output]
@@ -85,3 +102,6 @@ def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     if options["coordinates"] == "pytorch_half_pixel" and 1 in y[2:]:
         return None
     return ResizePlan(x, y[2:], "channels_first", coordinates)
+
+
+KERNELS = {"resize": _resizing, "place_of_extreme": _largest}

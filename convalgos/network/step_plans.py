@@ -76,7 +76,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
     if isinstance(step, View | Transpose):
         return None
     if isinstance(step, ArrayFunction):
-        return array_function_plan(step, shapes)
+        return array_function_plan(step, shapes, dtype)
     read = [shapes[name] for name in step.inputs]
     if isinstance(step, Upsampling):
         return UpsamplingPlan(read[0], step.factors, layout)
