@@ -20,6 +20,12 @@ from convalgos.network.onnx_reader.runtime_types import runtime_errors
 
 Arrays = Sequence[np.ndarray]
 Attributes = dict[str, Any]
+FUNCTIONS = {
+    "Abs": np.absolute, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos,
+    "Equal": np.equal, "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "Less": np.less,
+    "Log": np.log, "Max": np.maximum, "Min": np.minimum, "Mul": np.multiply, "Neg": np.negative,
+    "Not": np.logical_not, "Or": np.logical_or, "Pow": np.power, "Sin": np.sin, "Sub": np.subtract,
+}  # fmt: skip
 NUMBERS = "biuf"  # kinds of NumPy types that hold some
 
 
@@ -110,7 +116,7 @@ def _range(x: Arrays, attributes: Attributes) -> np.ndarray | None:
 
 
 def _reshaped(x: Arrays, attributes: Attributes) -> np.ndarray | None:
-    if attributes.get("allowzero"):
+    if attributes.get("allowzero") and 0 in x[1]:
         return None
     return x[0].reshape([x[0].shape[i] if n == 0 else int(n) for i, n in enumerate(x[1])])
 
@@ -153,22 +159,31 @@ def _elementwise(of: Callable[..., Any]) -> Callable[[Arrays, Attributes], np.nd
     return applied
 
 
+def _reduced(of: Callable[..., Any]) -> Callable[[Arrays, Attributes], np.ndarray | None]:
+    def applied(x: Arrays, attributes: Attributes) -> np.ndarray | None:
+        axes = _axes(x, attributes)
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return None
+        keep = bool(attributes.get("keepdims", 1))
+        return np.asarray(of(x[0], axis=axes or None, keepdims=keep), x[0].dtype)
+
+    return applied
+
+
 BY_NUMPY: dict[str, Callable[[Arrays, Attributes], np.ndarray | None]] = {
-    "Add": _elementwise(np.add),
-    "And": _elementwise(np.logical_and),
+    **{op: _elementwise(function) for op, function in FUNCTIONS.items()},
+    "ReduceMax": _reduced(np.max),
+    "ReduceMin": _reduced(np.min),
+    "ReduceProd": _reduced(np.prod),
+    "ReduceSum": _reduced(np.sum),
+    "Tile": lambda x, attributes: np.tile(x[0], x[1]),
     "Cast": _cast,
     "Concat": lambda x, attributes: np.concatenate(x, attributes["axis"]),
     "ConstantOfShape": _constant_of_shape,
     "Div": _divided,
-    "Equal": _elementwise(np.equal),
     "Expand": _expanded,
     "Gather": _gathered,
     "Identity": lambda x, attributes: x[0],
-    "Mul": _elementwise(np.multiply),
-    "Neg": _elementwise(np.negative),
-    "Not": _elementwise(np.logical_not),
-    "Or": _elementwise(np.logical_or),
-    "Pow": _elementwise(np.power),
     "Range": _range,
     "Reshape": _reshaped,
     "ScatterND": _scattered,
@@ -177,7 +192,6 @@ BY_NUMPY: dict[str, Callable[[Arrays, Attributes], np.ndarray | None]] = {
     ),
     "Slice": _sliced,
     "Sqrt": lambda x, attributes: np.sqrt(x[0]) if x[0].dtype.kind == "f" else None,
-    "Sub": _elementwise(np.subtract),
     "Transpose": _transposed,
     "Unsqueeze": _unsqueezed,
     "Where": lambda x, attributes: np.where(*x) if x[1].dtype == x[2].dtype else None,
