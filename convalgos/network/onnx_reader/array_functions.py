@@ -12,6 +12,7 @@ from convalgos.network.graph import Step
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.messages import array_of, dtype_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
+from convalgos.network.onnx_reader.resize_options import resize_options
 
 Given = str | np.ndarray  # an operand: the name of a value, or what is not in the model
 BY_NAME = {
@@ -32,9 +33,6 @@ REDUCTIONS = {
     "ReduceLogSumExp": "log_sum_exp",
 }  # fmt: skip
 OF_SHAPES = ("Shape", "Size")
-COORDINATES = (
-    "half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric",
-)  # fmt: skip
 PLANNED = {  # inputs that planning has to know, by the operator
     "Expand": (1,), "Tile": (1,), "Reshape": (1,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "TopK": (1,),
     "ConstantOfShape": (0,), "Resize": (1, 2, 3), "Upsample": (1,), "Pad": (1,), "OneHot": (1,),
@@ -278,21 +276,11 @@ def _shape(node: OnnxNode, model: OnnxModel) -> Calls:
 
 def _resize(node: OnnxNode, model: OnnxModel) -> Calls:
     """By scales, or to sizes; from opset 11 on behind a region of interest."""
-    given = node.attributes.get
-    mode, axes = given("mode", b"nearest").decode(), tuple(given("axes", ()))
-    coordinates = given("coordinate_transformation_mode", b"half_pixel").decode()
-    rounded, inputs = given("nearest_mode", b"round_prefer_floor").decode(), node.inputs[2:]
-    if node.op == "Upsample" or model.opset < 11:
-        coordinates, rounded, inputs = "asymmetric", "floor", node.inputs[1:]
-    odd = given("antialias", 0) or given("keep_aspect_ratio_policy", b"stretch") != b"stretch"
-    if odd or coordinates not in COORDINATES or mode not in ("nearest", "linear", "cubic") or not inputs:
+    options = resize_options(node.op, node.attributes, model.opset)
+    inputs = node.inputs[1:] if node.op == "Upsample" or model.opset < 11 else node.inputs[2:]
+    if options is None or not inputs:
         return None
-    none = np.array([], np.float32)
-    scales, sizes = (name or none for name in (*inputs, "")[:2])
-    options = {
-        "mode": mode, "coordinates": coordinates, "rounded": rounded, "a": given("cubic_coeff_a", -0.75),
-        "outside": bool(given("exclude_outside", 0)), "axes": axes,
-    }  # fmt: skip
+    scales, sizes = (name or np.array([], np.float32) for name in (*inputs, "")[:2])
     return [FunctionCall("resize", [node.inputs[0], scales, sizes], options)]
 
 

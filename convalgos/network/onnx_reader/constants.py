@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.array_functions import ARRAY_FUNCTIONS
+from convalgos.core.array_operands import Operand
 from convalgos.core.errors import missing
 from convalgos.network.onnx_reader.messages import (
     array_of,
@@ -16,6 +18,7 @@ from convalgos.network.onnx_reader.messages import (
     node_attributes,
     value_info,
 )
+from convalgos.network.onnx_reader.resize_options import resize_options
 from convalgos.network.onnx_reader.runtime_types import runtime_errors
 
 Arrays = Sequence[np.ndarray]
@@ -40,6 +43,10 @@ def computed(
     """
     if any(x is not None and x.dtype.kind not in NUMBERS for x in inputs):
         return None
+    if node.op_type == "Resize" and inputs[0] is not None and inputs[0].dtype.kind == "f":
+        resized = _resized(inputs[0], inputs[2:], node, opsets)
+        if resized is not None:
+            return [resized]
     if node.op_type in BY_NUMPY and all(x is not None for x in inputs):
         attributes = node_attributes(node)
         try:
@@ -119,6 +126,20 @@ def _reshaped(x: Arrays, attributes: Attributes) -> np.ndarray | None:
     if attributes.get("allowzero") and 0 in x[1]:
         return None
     return x[0].reshape([x[0].shape[i] if n == 0 else int(n) for i, n in enumerate(x[1])])
+
+
+def _resized(
+    x: np.ndarray, others: Sequence[np.ndarray | None], node: Any, opsets: Sequence[Any]
+) -> np.ndarray | None:
+    """By scales or to sizes, those of `others` that are there."""
+    opset = max((o.version for o in opsets if not o.domain), default=1)
+    options, function = resize_options("Resize", node_attributes(node), opset), ARRAY_FUNCTIONS["resize"]
+    given = [np.array([], np.float32) if array is None else array for array in (*others, None, None)[:2]]
+    if options is None or opset < 11 or not any(array.size for array in given):
+        return None
+    y = np.empty(function.shape(*(Operand(a.shape, a) for a in (x, *given)), **options), x.dtype)
+    function.compute(y, x, *given, **options)
+    return y
 
 
 def _scattered(x: Arrays, attributes: Attributes) -> np.ndarray | None:
