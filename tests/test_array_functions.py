@@ -82,6 +82,8 @@ CASES = [  # operator, inputs, which of them are constants of the model, attribu
             (I, 1, 0, 1),
             (numbers((2, 99)), 5, -1, 0),
             (TIES, 7, 1, 0),
+            (RNG.integers(0, 900, (2, 5000)).astype("f4"), 40, 1, 1),
+            (RNG.integers(0, 9, (5000, 2)), 40, 0, 0),
             (RNG.integers(0, 9, (2, 99)), 6, 1, 1),
         )
     ),

@@ -11,6 +11,7 @@ from convalgos.core.array_operands import Operand, WholeArrays, counted_axis, wi
 
 ROW = 256  # pixels, from which on maps are gone through by rows
 PIXELS = 1 << 14  # between which places are looked for at a time: in the second cache
+LONG, PARTS = 1 << 12, 16  # elements of a row, and of a part of it, of which few may be sought
 MANY = 1 << 16  # elements along an axis, from which on their numbers are not small ones
 
 
@@ -55,8 +56,29 @@ def _top(y: np.ndarray, x: np.ndarray, k: np.ndarray, axis: int, largest: bool) 
     count, size = y.shape[axis], x.shape[axis]
     if not y.size:
         return
-    rows = np.moveaxis(x, axis, -1).reshape(-1, size)
-    among = _among_top(rows, count, largest) if count < size else None
+    rows, to = np.moveaxis(x, axis, -1).reshape(-1, size), np.moveaxis(y, axis, -1)
+    if size < LONG or PARTS * count > size:
+        to[...] = _places_in_order(rows, count, largest).reshape(to.shape)
+        return
+    for at, row in zip(np.ndindex(to.shape[:-1]), rows, strict=True):
+        some = _reaching(row, count, largest)
+        to[at] = some[_places_in_order(row[None, some], count, largest)[0]]
+
+
+def _reaching(row: np.ndarray, k: int, largest: bool) -> np.ndarray:
+    """Places of what may be among the k largest, or least: extremes of PARTS elements each are a bound."""
+    parts = row[: len(row) // PARTS * PARTS].reshape(PARTS, -1)
+    extremes = parts.max(0) if largest else parts.min(0)
+    place = len(extremes) - k if largest else k - 1
+    bound = np.partition(extremes, place)[place]
+    found = np.flatnonzero(row >= bound if largest else row <= bound)
+    return found if len(found) >= k else np.arange(len(row))  # of what has NaN
+
+
+def _places_in_order(rows: np.ndarray, k: int, largest: bool) -> np.ndarray:
+    """Places (rows, k) of the k largest, or least, of each row."""
+    size = rows.shape[1]
+    among = _among_top(rows, k, largest) if k < size else None
     if among is None:  # all
         among = np.broadcast_to(np.arange(size), rows.shape)
     values = np.take_along_axis(rows, among, 1)
@@ -64,8 +86,7 @@ def _top(y: np.ndarray, x: np.ndarray, k: np.ndarray, axis: int, largest: bool) 
         order = values.shape[1] - 1 - np.argsort(values[:, ::-1], 1, kind="stable")[:, ::-1]
     else:
         order = np.argsort(values, 1, kind="stable")
-    to = np.moveaxis(y, axis, -1)
-    to[...] = np.take_along_axis(among, order[:, :count], 1).reshape(to.shape)
+    return np.asarray(np.take_along_axis(among, order[:, :k], 1))
 
 
 def _among_top(rows: np.ndarray, k: int, largest: bool) -> np.ndarray | None:

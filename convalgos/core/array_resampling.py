@@ -143,7 +143,8 @@ def _grid_sample(
     """x (N, C, *spatial) at places (N, *y_spatial, dimensions) from -1 to 1, of which the last dimension of x
     comes first. Around x stand zeros, so that all places have elements around them."""
     pixels = np.zeros((*x.shape[:2], *(n + 2 for n in x.shape[2:])), x.dtype)
-    pixels[(..., *[slice(1, -1)] * (x.ndim - 2))] = x
+    inside: Any = (..., *[slice(1, -1)] * (x.ndim - 2))
+    pixels[inside] = x
     for n, to in enumerate(y.reshape(*y.shape[:2], -1)):
         flat: Any = 0  # where the first of the elements around each place lies
         shares = []
