@@ -70,12 +70,17 @@ CASES = {
         (((9, 4), ints(8), ints(-20), ints(0), ints(-2)), {}, 17),
         (((9, 4),), {"starts": [2], "ends": [100], "axes": [1]}, 9), (((9,), ints(5), ints(2)), {}, 17),
         (((9,), ints(-20), ints(7), ints(0), ints(3)), {}, 17),
-        (((9,), ints(20), ints(-4), ints(0), ints(-1)), {}, 17),
+        (((9,), ints(20), ints(-4), ints(0), ints(-1)), {}, 17), ((MAPS, ints(0), ints(-1), ints(2)), {}, 17),
+        ((MAPS, (1,), ints(4), ints(1)), {}, 17), ((MAPS, (2,), (2,)), {}, 17),
     ],
     "GatherND": [((MAPS, (3, 2)), {}, 13), (((4, 5), ints(1, 2)), {}, 13)],
     "GridSample": [((MAPS, ("n", 5, 7, 2)), {}, 16)],
     "Range": [((ints(3).reshape(()), ints(12).reshape(()), ints(2).reshape(())), {}, 11),
-              ((np.array(3.0), np.array(1.0), np.array(-0.5)), {}, 11)],
+              ((np.array(3.0), np.array(1.0), np.array(-0.5)), {}, 11), (((), (), ()), {}, 11)],
+    "TopK": [((MAPS, ints(3)), {"axis": 1}, 13), ((MAPS, (1,)), {}, 13)],
+    "GatherElements": [((MAPS, ("n", 1, "k", 8)), {"axis": 1}, 13)],
+    "Size": [((MAPS,), {}, 13)],
+    "IsNaN": [((MAPS,), {}, 13)],
     "Gather": [((MAPS, (3, "k")), {"axis": 1}, 17), (((4, 5), ints(2).reshape(())), {"axis": -1}, 17)],
     "Pad": [((MAPS, ints(0, 1, 2, 0, 0, 0, 3, -2)), {}, 17), (((2, 5),), {"pads": [0, 1, 0, 2]}, 10)],
     "Expand": [(((3, 1), ints(2, 1, 5)), {}, 17), ((("n", 1), ints(1, 4)), {}, 17)],
@@ -112,7 +117,7 @@ CASES = {
                         ("InstanceNormalization", 2))},
     "LayerNormalization": [((MAPS, (8,)), {}, 17)],
 }  # fmt: skip
-MORE_OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2, "MaxPool": 2, "Split": 2}
+MORE_OUTPUTS = {"TopK": 2, "LSTM": 3, "GRU": 2, "RNN": 2, "MaxPool": 2, "Split": 2}
 
 
 def model(op, inputs, attributes, opset):
@@ -161,7 +166,7 @@ def test_operators_have_the_types_of_onnx(op):
 
 
 def test_which_operators_are_looked_at():
-    told = {*CASES, *["Sub", "Mul", "Div", "Equal", "Less", "Min"]}
+    told = {*CASES, *["Sub", "Mul", "Mod", "Div", "Equal", "Less", "Min"]}
     assert OPERATORS.keys() >= told
     assert {*OPERATORS.values()} == {OPERATORS[op] for op in told}, "a rule that no case reaches"
 

@@ -10,6 +10,7 @@ from convalgos.core.layouts import array_shape, laid
 from convalgos.core.moves import moved
 from convalgos.cpu.elementwise.norms import LayerNormPlan
 from convalgos.cpu.elementwise.products import MatmulPlan
+from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.attention import Attention, Product
 from convalgos.network.graph import Foreign, LayerNormalization
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -91,7 +92,7 @@ def test_cosine_attention_and_products_have_steps(batch):
     check_model(model, numbers((2, 3, 10, 8)))
     found = kinds(model)
     assert found.count(Attention) == 1 and found.count(Product) == 2
-    assert found.count(LayerNormalization) == 3 and found.count(Foreign) == 1  # of Sin
+    assert found.count(LayerNormalization) == 3 and found.count(ArrayFunction) == 1  # of Sin
 
 
 def test_differences_quotients_parts_and_pads_have_steps():

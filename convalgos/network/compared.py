@@ -6,13 +6,24 @@ numbers shows the last bits of what it is given, and an argmax nothing else.
 
 from __future__ import annotations
 
+from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.attention import Attention, Product
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step, TransposedConvolution
 from convalgos.network.quantized_graph import QuantizedConvolution
 from convalgos.network.softmax import Softmax
 
 # Operators of ONNX and of torch, in lower case and without underscores
-COMPARE = {"softmax", "logsoftmax", "hardmax", "argmax", "argmin", "topk", "qlinearsoftmax"}
+COMPARE = {
+    "placeofextreme",
+    "placesoftop",
+    "softmax",
+    "logsoftmax",
+    "hardmax",
+    "argmax",
+    "argmin",
+    "topk",
+    "qlinearsoftmax",
+}
 MULTIPLY = {"matmul", "matmulinteger", "qlinearmatmul", "gemm", "einsum", "mm", "bmm", "addmm", "baddbmm"}
 
 
@@ -39,5 +50,7 @@ def _first_of(step: Step) -> str:
     if isinstance(step, Attention | Product):
         return "matmul"
     operators = step.region.operators if isinstance(step, Foreign) and step.region is not None else ()
+    if isinstance(step, ArrayFunction):
+        operators = [step.function]
     names = (operator.rpartition(".")[2].replace("_", "").lower() for operator in operators)
     return next((name for name in names if name in COMPARE | MULTIPLY), "")

@@ -9,6 +9,7 @@ from typing import Any
 from convalgos.core.arguments import Shape
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.network.arena import least_arena_bytes
+from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.choice import layout_problem
 from convalgos.network.graph import Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
@@ -177,6 +178,8 @@ def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, 
         what = "quantized mean"
     elif isinstance(step, LayoutChange):
         what = "layout change"
+    elif isinstance(step, ArrayFunction):
+        what = step.function.replace("_", " ")
     elif isinstance(step, Foreign) and step.region is not None:
         what = f"{step.region.library}: {step.region.what}"
     seconds = measured_s or planned_step.seconds

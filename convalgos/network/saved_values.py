@@ -20,6 +20,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.quantization import Quantization
 from convalgos.cpu.runtime.plan import Packed
 from convalgos.network import (
+    array_functions,
     attention,
     functions,
     group_norms,
@@ -35,7 +36,17 @@ from convalgos.network.mapped_weights import in_memory
 STEPS: dict[str, type[Step]] = {
     found.__name__: found
     for module in (
-        *(graphs, attention, functions, group_norms, pixel_moves, softmax, recurrence, quantized_graph),
+        *(
+            graphs,
+            array_functions,
+            attention,
+            functions,
+            group_norms,
+            pixel_moves,
+            softmax,
+            recurrence,
+            quantized_graph,
+        ),
     )
     for found in vars(module).values()
     if isinstance(found, type) and issubclass(found, Step) and found not in (Step, Foreign)

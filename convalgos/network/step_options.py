@@ -25,6 +25,7 @@ from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.runtime.filter_reads import rereading_seconds
+from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
 from convalgos.network.functions import ElementFunction
@@ -62,7 +63,16 @@ CONVOLUTIONS = Convolution | TransposedConvolution | QuantizedConvolution
 LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection | PixelMove
-STREAMED = Elementwise | ElementFunction | Upsampling | Rearrangement | NORMS | BYTEWISE | QuantizedMean
+STREAMED = (
+    ArrayFunction
+    | Elementwise
+    | ElementFunction
+    | Upsampling
+    | Rearrangement
+    | NORMS
+    | BYTEWISE
+    | QuantizedMean
+)
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 HELD = 0.4  # of the seconds in which a filter comes from memory: what the memory that it takes is worth
 PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms

@@ -29,6 +29,8 @@ from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.selections import SelectionPlan
 from convalgos.cpu.layout.reorder import Reorder, is_same
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.array_plans import array_function_plan
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
@@ -73,6 +75,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return step.region
     if isinstance(step, View | Transpose):
         return None
+    if isinstance(step, ArrayFunction):
+        return array_function_plan(step, shapes, dtype)
     read = [shapes[name] for name in step.inputs]
     if isinstance(step, Upsampling):
         return UpsamplingPlan(read[0], step.factors, layout)

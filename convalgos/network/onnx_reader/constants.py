@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.array_functions import ARRAY_FUNCTIONS
+from convalgos.core.array_operands import Operand
 from convalgos.core.errors import missing
 from convalgos.network.onnx_reader.messages import (
     array_of,
@@ -16,10 +18,17 @@ from convalgos.network.onnx_reader.messages import (
     node_attributes,
     value_info,
 )
+from convalgos.network.onnx_reader.resize_options import resize_options
 from convalgos.network.onnx_reader.runtime_types import runtime_errors
 
 Arrays = Sequence[np.ndarray]
 Attributes = dict[str, Any]
+FUNCTIONS = {
+    "Abs": np.absolute, "Add": np.add, "And": np.logical_and, "Ceil": np.ceil, "Cos": np.cos,
+    "Equal": np.equal, "Exp": np.exp, "Floor": np.floor, "Greater": np.greater, "Less": np.less,
+    "Log": np.log, "Max": np.maximum, "Min": np.minimum, "Mul": np.multiply, "Neg": np.negative,
+    "Not": np.logical_not, "Or": np.logical_or, "Pow": np.power, "Sin": np.sin, "Sub": np.subtract,
+}  # fmt: skip
 NUMBERS = "biuf"  # kinds of NumPy types that hold some
 
 
@@ -34,6 +43,10 @@ def computed(
     """
     if any(x is not None and x.dtype.kind not in NUMBERS for x in inputs):
         return None
+    if node.op_type == "Resize" and inputs[0] is not None and inputs[0].dtype.kind == "f":
+        resized = _resized(inputs[0], inputs[2:], node, opsets)
+        if resized is not None:
+            return [resized]
     if node.op_type in BY_NUMPY and all(x is not None for x in inputs):
         attributes = node_attributes(node)
         try:
@@ -110,9 +123,23 @@ def _range(x: Arrays, attributes: Attributes) -> np.ndarray | None:
 
 
 def _reshaped(x: Arrays, attributes: Attributes) -> np.ndarray | None:
-    if attributes.get("allowzero"):
+    if attributes.get("allowzero") and 0 in x[1]:
         return None
     return x[0].reshape([x[0].shape[i] if n == 0 else int(n) for i, n in enumerate(x[1])])
+
+
+def _resized(
+    x: np.ndarray, others: Sequence[np.ndarray | None], node: Any, opsets: Sequence[Any]
+) -> np.ndarray | None:
+    """By scales or to sizes, those of `others` that are there."""
+    opset = max((o.version for o in opsets if not o.domain), default=1)
+    options, function = resize_options("Resize", node_attributes(node), opset), ARRAY_FUNCTIONS["resize"]
+    given = [np.array([], np.float32) if array is None else array for array in (*others, None, None)[:2]]
+    if options is None or opset < 11 or not any(array.size for array in given):
+        return None
+    y = np.empty(function.shape(*(Operand(a.shape, a) for a in (x, *given)), **options), x.dtype)
+    function.compute(y, x, *given, **options)
+    return y
 
 
 def _scattered(x: Arrays, attributes: Attributes) -> np.ndarray | None:
@@ -153,22 +180,31 @@ def _elementwise(of: Callable[..., Any]) -> Callable[[Arrays, Attributes], np.nd
     return applied
 
 
+def _reduced(of: Callable[..., Any]) -> Callable[[Arrays, Attributes], np.ndarray | None]:
+    def applied(x: Arrays, attributes: Attributes) -> np.ndarray | None:
+        axes = _axes(x, attributes)
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return None
+        keep = bool(attributes.get("keepdims", 1))
+        return np.asarray(of(x[0], axis=axes or None, keepdims=keep), x[0].dtype)
+
+    return applied
+
+
 BY_NUMPY: dict[str, Callable[[Arrays, Attributes], np.ndarray | None]] = {
-    "Add": _elementwise(np.add),
-    "And": _elementwise(np.logical_and),
+    **{op: _elementwise(function) for op, function in FUNCTIONS.items()},
+    "ReduceMax": _reduced(np.max),
+    "ReduceMin": _reduced(np.min),
+    "ReduceProd": _reduced(np.prod),
+    "ReduceSum": _reduced(np.sum),
+    "Tile": lambda x, attributes: np.tile(x[0], x[1]),
     "Cast": _cast,
     "Concat": lambda x, attributes: np.concatenate(x, attributes["axis"]),
     "ConstantOfShape": _constant_of_shape,
     "Div": _divided,
-    "Equal": _elementwise(np.equal),
     "Expand": _expanded,
     "Gather": _gathered,
     "Identity": lambda x, attributes: x[0],
-    "Mul": _elementwise(np.multiply),
-    "Neg": _elementwise(np.negative),
-    "Not": _elementwise(np.logical_not),
-    "Or": _elementwise(np.logical_or),
-    "Pow": _elementwise(np.power),
     "Range": _range,
     "Reshape": _reshaped,
     "ScatterND": _scattered,
@@ -177,7 +213,6 @@ BY_NUMPY: dict[str, Callable[[Arrays, Attributes], np.ndarray | None]] = {
     ),
     "Slice": _sliced,
     "Sqrt": lambda x, attributes: np.sqrt(x[0]) if x[0].dtype.kind == "f" else None,
-    "Sub": _elementwise(np.subtract),
     "Transpose": _transposed,
     "Unsqueeze": _unsqueezed,
     "Where": lambda x, attributes: np.where(*x) if x[1].dtype == x[2].dtype else None,

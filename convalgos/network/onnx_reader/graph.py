@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
+from convalgos.network.array_functions import without_unread
 from convalgos.network.attention import Rearrangement
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
@@ -74,6 +75,8 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     model.nodes = with_shuffles_named(model)
     model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
     made = [steps_of_node(node, model) for node in model.nodes]
+    if any(isinstance(step, Foreign) for of_node in made for step in of_node):
+        made = [steps_of_node(node, model, of_arrays=False) for node in model.nodes]  # one region of them
     while alone := _alone(made, model):
         for i in alone:
             made[i] = [foreign_step(model, model.nodes[i])]
@@ -83,7 +86,7 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
     graph = on_integers(fused(graph), model.dequantized.made)
-    graph = with_regions(graph, join_regions)
+    graph = without_unread(with_regions(graph, join_regions))
     moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
     if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
         raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")

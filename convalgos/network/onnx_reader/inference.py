@@ -152,6 +152,10 @@ def _compared(node: TypedNode) -> list[TensorType]:
     return [TensorType(BOOL, broadcast([node.dims(0), node.dims(1)]))]
 
 
+def _judged(node: TypedNode) -> list[TensorType]:
+    return [TensorType(BOOL, node.dims(0))]
+
+
 def _where(node: TypedNode) -> list[TensorType]:
     return [TensorType(node.type(1).kind, broadcast([node.dims(i) for i in range(3)]))]
 
@@ -198,16 +202,18 @@ def _of_names(of: Callable[[TypedNode], list[TensorType]], names: str) -> dict[s
 
 
 SHAPED_LIKE_THE_FIRST = """
-    Abs BatchNormalization Ceil Celu Clip Cos CumSum Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish
+    Abs Acos Acosh Asin Asinh Atan Atanh BatchNormalization Ceil
+    Celu Clip Cos Cosh CumSum Dropout Elu Erf Exp Floor Gelu HardSigmoid HardSwish
     Identity InstanceNormalization LayerNormalization LeakyRelu Log LogSoftmax LRN Mish Neg Not PRelu
     Reciprocal Relu RMSNormalization Round ScatterElements ScatterND Selu Sigmoid Sign
-    Sin Softmax Softplus Softsign Sqrt Tanh"""
+    Sin Sinh Softmax Softplus Softsign Sqrt Tan Tanh Trilu"""
 OPERATORS: dict[str, Callable[[TypedNode], Sequence[TensorType]]] = {
     **WINDOWS,
     **MOVES,
     **_of_names(_same, SHAPED_LIKE_THE_FIRST),
-    **_of_names(_broadcast, "Add Sub Mul Div Pow Max Min Sum Mean"),
+    **_of_names(_broadcast, "Add Sub Mul Div Mod Pow Max Min Sum Mean"),
     **_of_names(_compared, "Equal Greater Less GreaterOrEqual LessOrEqual And Or Xor"),
+    **_of_names(_judged, "IsNaN IsInf"),
     "Where": _where, "Cast": _cast, "DequantizeLinear": _dequantized, "QuantizeLinear": _quantized,
     "Gemm": _gemm, "MatMul": _product,
 }  # fmt: skip

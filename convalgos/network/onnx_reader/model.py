@@ -131,6 +131,7 @@ class OnnxModel:
     def nodes(self, nodes: list[OnnxNode]) -> None:
         self._nodes = nodes
         self._makers = {name: node for node in nodes for name in node.outputs}
+        self.followed: dict[str, bool] = {}  # whether a value follows from shapes, where it was asked
 
     def tensor(self, name: str) -> Any:
         """A constant value as a TensorProto of this name."""
@@ -149,7 +150,10 @@ class OnnxModel:
 
     def needs_folding(self) -> bool:
         """Whether a node computes what is constant, or what follows from shapes."""
-        return any(node.op in OF_SHAPES or all(map(self.is_constant, node.inputs)) for node in self.nodes)
+        return any(
+            node.op in OF_SHAPES or all(not name or self.is_constant(name) for name in node.inputs)
+            for node in self.nodes
+        )
 
     @cached_property
     def types(self) -> dict[str, ValueType]:

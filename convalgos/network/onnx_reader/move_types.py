@@ -133,17 +133,23 @@ def _cut(node: TypedNode) -> list[TensorType]:
         begins, ends = node.attributes["starts"], node.attributes["ends"]
         axes, steps = node.attributes.get("axes"), None
     else:
-        begins, ends = node.numbers(1), node.numbers(2)
         axes = node.numbers(3) if node.has(3) else None
         steps = node.numbers(4) if node.has(4) else None
+        if node.constant(1) is None or node.constant(2) is None:  # ends that only a run knows
+            return _like(node, [None] * len(x))
+        begins, ends = node.numbers(1), node.numbers(2)
     axes = axes if axes is not None else range(len(begins))
     made: list[Dim] = list(x)
     for axis, begin, end, step in zip(axes, begins, ends, steps or [1] * len(begins), strict=True):
         at = counted(axis, len(x))
         n = x[at]
-        if not isinstance(n, int) or step == 0:
+        if step == 0:
             raise NotInferred
-        made[at] = len(range(n)[slice(begin, None if step < 0 and end < -n else end, step)])
+        made[at] = (
+            None
+            if not isinstance(n, int)
+            else len(range(n)[slice(begin, None if step < 0 and end < -n else end, step)])
+        )
     return _like(node, made)
 
 
@@ -209,8 +215,28 @@ def _sampling(node: TypedNode) -> list[TensorType]:
 
 def _counting(node: TypedNode) -> list[TensorType]:
     """Range."""
+    if any(node.constant(i) is None for i in range(3)):
+        return _like(node, (None,))
     begin, end, step = (node.numbers(i)[0] for i in range(3))
     return _like(node, (max(0, math.ceil((end - begin) / step)),))
+
+
+def _top(node: TypedNode) -> list[TensorType]:
+    """TopK, of a number that may be computed."""
+    x = node.dims(0)
+    axis, k = node.axis(len(x), -1), node.constant(1)
+    dims = (None,) * len(x) if k is None else (*x[:axis], int(k.reshape(-1)[0]), *x[axis + 1 :])
+    return [TensorType(node.type(0).kind, dims), TensorType(INT64, dims)]
+
+
+def _like_places(node: TypedNode) -> list[TensorType]:
+    """GatherElements."""
+    return _like(node, node.dims(1))
+
+
+def _size(node: TypedNode) -> list[TensorType]:
+    """Size."""
+    return [TensorType(INT64, ())]
 
 
 def _tile(node: TypedNode) -> list[TensorType]:
@@ -252,6 +278,7 @@ MOVES = {
     "Reshape": _reshape, "Flatten": _flatten, "Transpose": _transpose, "Squeeze": _squeeze, "Split": _split,
     "Unsqueeze": _unsqueeze, "Concat": _concatenation, "Slice": _cut, "Gather": _gather, "Pad": _pad,
     "GatherND": _gather_of_many_axes, "GridSample": _sampling, "Range": _counting, "Expand": _expand,
+    "TopK": _top, "GatherElements": _like_places, "Size": _size,
     "ConstantOfShape": _filled, "Tile": _tile, "Shape": _shape,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(REDUCTIONS, _reduction), **dict.fromkeys(("ArgMax", "ArgMin"), _place_of_extreme),

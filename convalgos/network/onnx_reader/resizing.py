@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.network.graph import Resizing, Upsampling
+from convalgos.network.graph import Resizing, Upsampling, View
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.value_types import DynamicShape
@@ -101,9 +102,9 @@ def _repeated(node: OnnxNode, found: _Resize, shape: DynamicShape) -> Steps:
 
 
 def _interpolated(node: OnnxNode, found: _Resize, shape: DynamicShape) -> Steps:
-    """Between the pixels of maps of one or two dimensions."""
+    """Between the pixels of maps; of three dimensions first those of planes, and then those of others."""
     rank, coordinates = len(shape), LINEAR.get(found.coordinates)
-    if found.mode != "linear" or coordinates is None or rank > 4:
+    if found.mode != "linear" or coordinates is None:
         return None
     sizes: tuple[int, ...] = ()
     scales: tuple[float, ...] = ()
@@ -115,4 +116,28 @@ def _interpolated(node: OnnxNode, found: _Resize, shape: DynamicShape) -> Steps:
         return None
     if found.coordinates == "pytorch_half_pixel" and (1 in sizes or any(s < 1 for s in scales)):
         return None
+    if rank == 5:
+        return _by_planes(node, shape, sizes, scales, coordinates)
     return [Resizing(node.name, (node.inputs[0],), node.outputs[0], sizes, scales, coordinates)]
+
+
+def _by_planes(
+    node: OnnxNode, shape: DynamicShape, sizes: tuple[int, ...], scales: tuple[float, ...], coordinates: str
+) -> Steps:
+    """Planes as maps of their own, and then the planes: rows of maps whose pixels lie next to each other."""
+    known, name, y = [n for n in shape[1:] if isinstance(n, int) and n], node.name, node.outputs[0]
+    if len(known) < 4:
+        return None
+    channels, depth, *plane = known
+    new = sizes or tuple(int(n * s) for n, s in zip(known[1:], scales, strict=True))
+    pixels = math.prod(new[1:])
+    names = [f"{y}/{part}" for part in ("planes", "larger", "rows", "deeper")]
+    return [
+        View(name, (node.inputs[0],), names[0], (0, channels * depth, *plane)),
+        Resizing(name, (names[0],), names[1], sizes[1:], scales[1:], coordinates),
+        View(name, (names[1],), names[2], (0, channels, depth, pixels)),
+        Resizing(
+            name, (names[2],), names[3], (new[0], pixels), (*scales[:1], 1.0) if scales else (), coordinates
+        ),
+        View(name, (names[3],), y, (0, channels, *new)),
+    ]

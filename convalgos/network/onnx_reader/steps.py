@@ -23,6 +23,7 @@ from convalgos.network.graph import (
     channels_from_last,
     channels_to_last,
 )
+from convalgos.network.onnx_reader.array_functions import array_functions
 from convalgos.network.onnx_reader.attention import ATTENTION, attention
 from convalgos.network.onnx_reader.channels import (
     Maker,
@@ -67,14 +68,19 @@ TYPES = {"DequantizeLinear": INTEGERS} | dict.fromkeys(  # of the first input
 AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
 
 
-def steps_of_node(node: OnnxNode, model: OnnxModel) -> list[Step]:
-    """The steps of a node, of which the last writes its output."""
+def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> list[Step]:
+    """The steps of a node, of which the last writes its output.
+
+    Args:
+        of_arrays: whether they may be functions of whole arrays.
+    """
     make = MAKERS.get(node.op)
     if make is not None and node.inputs and model.dtype(node.inputs[0]) in TYPES.get(node.op, FLOATS):
         made = make(node, model) or moved_elements(node, model)
         if made is not None:
             return made
-    return [foreign_step(model, node)]
+    of_whole_arrays = array_functions(node, model) if of_arrays else None
+    return of_whole_arrays or [foreign_step(model, node)]
 
 
 def _conv(node: OnnxNode, model: OnnxModel) -> Steps:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.elementwise import (
     attention_kernels,
+    extreme_kernels,
     function_kernels,
     lrn_kernels,
     matrix_rows,
@@ -34,7 +35,7 @@ def step_kernels() -> Iterator[Compiled]:
         elementwise.combine_share, elementwise.space_share, elementwise.upsample_share,
         norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
-        resize_kernels.resize_share,
+        resize_kernels.resize_share, extreme_kernels.extreme_share,
     ):  # fmt: skip
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)

@@ -1,0 +1,107 @@
+"""Plans of functions of whole arrays: NumPy's, and kernels of what is done to maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.array_functions import ARRAY_FUNCTIONS
+from convalgos.core.array_resampling import repeats
+from convalgos.core.bound_run import BoundRun
+from convalgos.cpu.elementwise.bound_steps import BoundStep
+from convalgos.cpu.elementwise.extremes import LargestChannelPlan
+from convalgos.cpu.elementwise.plan import UpsamplingPlan
+from convalgos.cpu.elementwise.resizing import ResizePlan
+from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.graph import Shapes
+
+LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
+    "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
+    "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
+}  # fmt: skip
+
+
+def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
+    """What runs a function for these shapes of all values.
+
+    Args:
+        dtype: of its first input.
+    """
+    make = KERNELS.get(step.function) if dtype == "float32" and step.inputs else None
+    kernels = None if make is None else make(step, shapes)
+    return ArrayFunctionPlan(step) if kernels is None else OfFirstInput(kernels)
+
+
+class ArrayFunctionPlan:
+    """Runs a function of whole arrays, of whatever shapes."""
+
+    def __init__(self, step: ArrayFunction):
+        self.step = step
+
+    def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
+        """Write y."""
+        if not self.step.planned:
+            self.step.compute(inputs, y)
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        """A run on these very arrays, the inputs and y."""
+        *inputs, y = arrays
+        if self.step.planned:
+            return BoundRun(lambda: None, ())
+        operands, options = self.step.operands(inputs), dict(self.step.options)
+        function = ARRAY_FUNCTIONS[self.step.function].compute
+
+        def run() -> None:
+            with np.errstate(all="ignore"):
+                function(y, *operands, **options)
+
+        return BoundRun(run)
+
+
+class OfFirstInput(BoundStep):
+    """A step that reads its first input alone: the others are sizes, which planning knew.
+
+    Args:
+        plan: of one input.
+    """
+
+    def __init__(self, plan: BoundStep):
+        self._plan = plan
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        return self._plan.bind(arrays[0], arrays[-1])
+
+
+def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that find the largest of what lies side by side."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    axis = options["axis"] % max(1, len(x))
+    count, behind = x[axis], math.prod(x[axis + 1 :])
+    if options["of"] != "max" or options["last"] or behind == 1 or not count:
+        return None
+    return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
+
+
+def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that resize maps to sizes, where they do."""
+    x, y = shapes[step.inputs[0]], shapes[step.output]
+    options, to_sizes = dict(step.options), step.constants[1] is not None and not step.constants[1].size
+    if not to_sizes or not 3 <= len(x) <= 5 or x[:2] != y[:2] or 0 in (*x, *y):
+        return None
+    if options["mode"] == "nearest":
+        each = zip(x[2:], y[2:], strict=True)
+        whole = all(repeats(options["coordinates"], options["rounded"], *sizes) for sizes in each)
+        factors = tuple(m // n for n, m in zip(x[2:], y[2:], strict=True))
+        return UpsamplingPlan(x, factors, "channels_first") if whole else None
+    coordinates = LINEAR.get(options["coordinates"])
+    if options["mode"] != "linear" or coordinates is None or len(x) > 4:
+        return None
+    if options["coordinates"] == "pytorch_half_pixel" and 1 in y[2:]:
+        return None
+    return ResizePlan(x, y[2:], "channels_first", coordinates)
+
+
+KERNELS = {"resize": _resizing, "place_of_extreme": _largest}
