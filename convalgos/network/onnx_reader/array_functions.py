@@ -278,17 +278,22 @@ def _resize(node: OnnxNode, model: OnnxModel) -> Calls:
     """By scales, or to sizes; from opset 11 on behind a region of interest."""
     options = resize_options(node.op, node.attributes, model.opset)
     inputs = node.inputs[1:] if node.op == "Upsample" or model.opset < 11 else node.inputs[2:]
-    if options is None or not inputs:
+    if options is None or not inputs or (options["mode"] != "nearest" and not _is_float(node, model)):
         return None
     scales, sizes = (name or np.array([], np.float32) for name in (*inputs, "")[:2])
     return [FunctionCall("resize", [node.inputs[0], scales, sizes], options)]
+
+
+def _is_float(node: OnnxNode, model: OnnxModel) -> bool:
+    """Whether what lies between two elements has a value: of whole numbers each operator has its roundings."""
+    return np.dtype(model.dtype(node.inputs[0])).kind == "f"
 
 
 def _grid_sample(node: OnnxNode, model: OnnxModel) -> Calls:
     mode = {b"bilinear": "linear", b"linear": "linear", b"nearest": "nearest"}.get(
         node.attributes.get("mode", b"linear")
     )
-    if mode is None:
+    if mode is None or not _is_float(node, model):
         return None
     padding = node.attributes.get("padding_mode", b"zeros").decode()
     corners = bool(node.attributes.get("align_corners", 0))
