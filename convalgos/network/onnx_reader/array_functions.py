@@ -32,6 +32,7 @@ REDUCTIONS = {
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceSumSquare": "sum_square", "ReduceLogSum": "log_sum",
     "ReduceLogSumExp": "log_sum_exp",
 }  # fmt: skip
+ROUNDED = ("mean", "l2", "log_sum", "log_sum_exp")  # of whole numbers
 OF_SHAPES = ("Shape", "Size")
 PLANNED = {  # inputs that planning has to know, by the operator
     "Expand": (1,), "Tile": (1,), "Reshape": (1,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "TopK": (1,),
@@ -137,6 +138,8 @@ def _reduce(node: OnnxNode, model: OnnxModel) -> Calls:
         return None
     if not axes and node.attributes.get("noop_with_empty_axes", 0):
         return [FunctionCall("same", node.inputs[:1])]
+    if REDUCTIONS[node.op] in ROUNDED and not _is_float(node, model):
+        return None
     options = {"of": REDUCTIONS[node.op], "axes": tuple(map(int, axes)) if axes else None}
     return [
         FunctionCall(
@@ -285,7 +288,7 @@ def _resize(node: OnnxNode, model: OnnxModel) -> Calls:
 
 
 def _is_float(node: OnnxNode, model: OnnxModel) -> bool:
-    """Whether what lies between two elements has a value: of whole numbers each operator has its roundings."""
+    """Whether it rounds nothing: between whole numbers each operator of ONNX Runtime has its own way."""
     return np.dtype(model.dtype(node.inputs[0])).kind == "f"
 
 
