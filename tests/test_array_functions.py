@@ -245,6 +245,16 @@ def test_what_only_a_run_knows_is_left_to_onnx_runtime():
     assert Foreign in kinds(net) and ArrayFunction not in kinds(net)
 
 
+def test_what_lies_between_whole_numbers_is_left_to_onnx_runtime():
+    x = RNG.integers(0, 256, (1, 2, 5, 4)).astype("u1")
+    for mode, foreign in (("linear", 1), ("nearest", 0)):
+        scales = np.float32([1, 1, 1.5, 2])
+        model, feeds = model_of("Resize", [x, NONE, scales], (2,), {"mode": mode})
+        net = from_onnx(model)
+        assert (Foreign in kinds(net)) == foreign
+        same(net(x), reference(model, feeds))
+
+
 def test_they_are_stored_with_the_network(tmp_path):
     b = Builder()
     y = b.node(

@@ -32,6 +32,7 @@ REDUCTIONS = {
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceSumSquare": "sum_square", "ReduceLogSum": "log_sum",
     "ReduceLogSumExp": "log_sum_exp",
 }  # fmt: skip
+ROUNDED = ("mean", "l2", "log_sum", "log_sum_exp")  # of whole numbers
 OF_SHAPES = ("Shape", "Size")
 PLANNED = {  # inputs that planning has to know, by the operator
     "Expand": (1,), "Tile": (1,), "Reshape": (1,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "TopK": (1,),
@@ -137,6 +138,8 @@ def _reduce(node: OnnxNode, model: OnnxModel) -> Calls:
         return None
     if not axes and node.attributes.get("noop_with_empty_axes", 0):
         return [FunctionCall("same", node.inputs[:1])]
+    if REDUCTIONS[node.op] in ROUNDED and not _is_float(node, model):
+        return None
     options = {"of": REDUCTIONS[node.op], "axes": tuple(map(int, axes)) if axes else None}
     return [
         FunctionCall(
@@ -278,17 +281,22 @@ def _resize(node: OnnxNode, model: OnnxModel) -> Calls:
     """By scales, or to sizes; from opset 11 on behind a region of interest."""
     options = resize_options(node.op, node.attributes, model.opset)
     inputs = node.inputs[1:] if node.op == "Upsample" or model.opset < 11 else node.inputs[2:]
-    if options is None or not inputs:
+    if options is None or not inputs or (options["mode"] != "nearest" and not _is_float(node, model)):
         return None
     scales, sizes = (name or np.array([], np.float32) for name in (*inputs, "")[:2])
     return [FunctionCall("resize", [node.inputs[0], scales, sizes], options)]
+
+
+def _is_float(node: OnnxNode, model: OnnxModel) -> bool:
+    """Whether it rounds nothing: between whole numbers each operator of ONNX Runtime has its own way."""
+    return np.dtype(model.dtype(node.inputs[0])).kind == "f"
 
 
 def _grid_sample(node: OnnxNode, model: OnnxModel) -> Calls:
     mode = {b"bilinear": "linear", b"linear": "linear", b"nearest": "nearest"}.get(
         node.attributes.get("mode", b"linear")
     )
-    if mode is None:
+    if mode is None or not _is_float(node, model):
         return None
     padding = node.attributes.get("padding_mode", b"zeros").decode()
     corners = bool(node.attributes.get("align_corners", 0))
