@@ -12,11 +12,11 @@ from __future__ import annotations
 from convalgos.cpu.layout.strided_rows import rows_of, strided_elements
 from convalgos.cpu.pooling.elements import FLOAT, MAX, PoolElements
 from convalgos.cpu.pooling.maxima import INDEX, PLACE, give_places, lane_numbers
-from convalgos.cpu.pooling.placed_gradients import PlacedSums
 from convalgos.cpu.pooling.reductions import UNROLLED, fill_identity
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import words_of
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 
@@ -120,6 +120,27 @@ def write_outputs(
             first = v.iadd(v.iadd(index, v.imul(row, index_step)), v.imul(q, STRIDE))
             place = words.add(words.load(v.pointer(numbers), from_), words.add(apart, words.spread(first)))
             give_places(words, place, v.pointer(places), to, mask)
+
+
+class PlacedSums:
+    """Elements of a vector at a time, added to dx where they belong, one after the other."""
+
+    def __init__(self, v: Vec, dx: Value):
+        self._v, self._words, self._dx = v, words_of(v), v.pointer(dx)
+        self._parts, self._found = v.buffer(1), self._words.buffer(1)
+
+    def take(self, places: Value, parts: Value) -> None:
+        """The next elements, and 32-bit places of dx."""
+        self._words.store(places, self._found)
+        self._v.store(parts, self._parts)
+
+    def add(self, k: Value) -> None:
+        """The k-th of them."""
+        v, word = self._v, ir.IntType(32)
+        place = v.b.load(v.b.gep(self._found, [k], source_etype=word), typ=word)
+        at = v.at(self._dx, v.b.sext(place, ir.IntType(64)))
+        part = v.b.load(v.at(self._parts, k), typ=v.element)
+        v.b.store(v.fadd(v.b.load(at, typ=v.element), part), at)
 
 
 @simd.emitter

@@ -24,7 +24,7 @@ from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.vectors import simd
 
 GROUP_ELEMENTS = 256  # of outputs, between which dx is filled with zeros further on
-FEW_TAPS = 5  # for 16 lanes: of windows in vectors of planes
+FEW_TAPS = 5  # for 16 lanes: of windows in vectors of planes, or of channels where they are strided
 MOST_TAPS = 10  # for 16 lanes: of windows whose dx is written tap by tap, by whole vectors of channels
 
 
@@ -51,7 +51,11 @@ class PlacesPlan:
         size, lanes, _ = of.kinds
         self._compute = np.dtype(np.float64 if size == 8 else np.float32)
         taps, channels = math.prod(problem.kernel), problem.x_shape[1]
-        vectors = problem.layout == "channels_last" and channels >= lanes and taps <= MOST_TAPS * lanes / 16
+        # where windows overlap and are strided, a vector of channels is added to much that gets nothing
+        sides = zip(problem.kernel, problem.stride, strict=True)
+        dense = set(problem.stride) == {1} or all(k <= s for k, s in sides)
+        most = (MOST_TAPS if dense else FEW_TAPS) * lanes / 16
+        vectors = problem.layout == "channels_last" and channels >= lanes and taps <= most
         if vectors and has_gradient_plan(problem):
             self._runs = scatter_runs(problem, of, PLACED)
             return
