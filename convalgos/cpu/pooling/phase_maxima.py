@@ -122,59 +122,23 @@ def write_outputs(
             give_places(words, place, v.pointer(places), to, mask)
 
 
-class PlacedSums:
-    """Elements of a vector at a time, added to dx where they belong, one after the other."""
-
-    def __init__(self, v: Vec, dx: Value):
-        self._v, self._words, self._dx = v, words_of(v), v.pointer(dx)
-        self._parts, self._found = v.buffer(1), self._words.buffer(1)
-
-    def take(self, places: Value, parts: Value) -> None:
-        """The next elements, and 32-bit places of dx."""
-        self._words.store(places, self._found)
-        self._v.store(parts, self._parts)
-
-    def add(self, k: Value) -> None:
-        """The k-th of them."""
-        v, word = self._v, ir.IntType(32)
-        place = v.b.load(v.b.gep(self._found, [k], source_etype=word), typ=word)
-        at = v.at(self._dx, v.b.sext(place, ir.IntType(64)))
-        part = v.b.load(v.at(self._parts, k), typ=v.element)
-        v.b.store(v.fadd(v.b.load(at, typ=v.element), part), at)
-
-
 @simd.emitter
 def scatter_outputs(
     v: Vec, STRIDE: int, dy: Value, numbers: Value, pitch: Value, rows: Value, outputs: Value, dx: Value,
     pixels: Value, index: Value, index_step: Value,
 ) -> None:  # fmt: skip
     """Add rows of dy to the `pixels` of dx where their maxima lie, as `write_outputs` finds it."""
-    words, adder = words_of(v), PlacedSums(v, dx)
-    apart = words.mul(lane_numbers(words), words.const(STRIDE))
-    whole = v.idiv(outputs, v.lanes)
-    done = v.imul(whole, v.lanes)
-    rest = v.isub(outputs, done)
+    word, to = ir.IntType(32), v.pointer(dx)
     with v.loop(rows) as row:
-        line, from_ = v.at(v.pointer(dy), v.imul(row, outputs)), v.imul(row, pitch)
-
-        def look_up(
-            q: Value, mask: Value = None, *, line: Value = line, from_: Value = from_, row: Value = row
-        ) -> None:
-            first = v.iadd(v.iadd(index, v.imul(row, index_step)), v.imul(q, STRIDE))
-            place = words.load(v.pointer(numbers), v.iadd(from_, q))
-            place = words.add(place, words.add(apart, words.spread(first)))
-            known = v.b.icmp_unsigned("<", place, words.spread(pixels))
-            part = v.load(line, q) if mask is None else v.load_masked(line, q, mask)
-            adder.take(v.b.select(known, place, words.const(0)), v.b.select(known, part, v.zero()))
-
-        with v.loop(whole) as i:
-            look_up(v.imul(i, v.lanes))
-            for k in range(v.lanes):
-                adder.add(v.integer(k))
-        with v.unless_negative(v.isub(rest, 1)):
-            look_up(done, v.mask(rest))
-            with v.loop(rest) as k:
-                adder.add(k)
+        line = v.at(v.pointer(dy), v.imul(row, outputs))
+        found = v.b.gep(v.pointer(numbers), [v.imul(row, pitch)], source_etype=word)
+        first = v.iadd(index, v.imul(row, index_step))
+        with v.loop(outputs) as q:
+            number = v.b.load(v.b.gep(found, [q], source_etype=word), typ=word)
+            place = v.iadd(v.b.sext(number, ir.IntType(64)), v.iadd(first, v.imul(q, STRIDE)))
+            with v.within(place, pixels):
+                at, part = v.at(to, place), v.b.load(v.at(line, q), typ=v.element)
+                v.b.store(v.fadd(v.b.load(at, typ=v.element), part), at)
 
 
 @jit.helper
@@ -213,11 +177,16 @@ def phase_maxima(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
         x = a.scratch + task * a.scratch_bytes
         maxima = x + a.row_stride * STRIDE * a.x_phase * SIZE
         numbers = maxima + a.y_line * SIZE
-        total = a.planes * a.bands
-        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+        begin = a.planes * a.bands * task // a.tasks
+        end = a.planes * a.bands * (task + 1) // a.tasks
+        top = 0  # rows of dx from this one on that this task writes, band after band of a plane,
+        zeroed = 0  # and those up to this one that are begun
+        for unit in range(begin, end):
             plane = unit // a.bands
-            band = bands[unit % a.bands]
-            first = max(0, band.first - a.back) if a.dx else band.first
+            number = unit % a.bands
+            band = bands[number]
+            begins = unit == begin or number == 0
+            first = max(0, band.first - a.back) if a.dx and begins else band.first
             count = max(0, min(band.end, a.rows_out) - first)
             if count:
                 split_band(SIZE, LANES, STRIDE, args, plane, first, count + a.back, x)
@@ -227,14 +196,20 @@ def phase_maxima(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
                 )  # fmt: skip
             y = a.y + (plane * a.y_plane + first * a.outputs) * SIZE
             index = (first * a.row_stride - a.above) * a.columns - a.before
-            if a.dx:  # of the rows of x in the band's groups
-                low = max(0, band.first * a.row_stride - a.above) * a.columns
-                high = min(a.height, band.end * a.row_stride - a.above) * a.columns
-                dx = a.dx + (plane * a.x_plane + low) * SIZE
-                zero_bytes(dx, max(0, high - low) * SIZE)
+            if a.dx:
+                if begins:
+                    top = max(0, band.first * a.row_stride - a.above)
+                    zeroed = top
+                # rows that the next band reaches as well
+                below = 0 if unit == end - 1 or number == a.bands - 1 else a.back
+                high = min(a.height, (band.end + below) * a.row_stride - a.above)
+                dx = a.dx + plane * a.x_plane * SIZE
+                if high > zeroed:
+                    zero_bytes(dx + zeroed * a.columns * SIZE, (high - zeroed) * a.columns * SIZE)
+                    zeroed = high
                 scatter_outputs(
-                    SIZE, LANES, STRIDE, y, numbers, a.pitch, count, a.outputs, dx, max(0, high - low),
-                    index - low, a.row_stride * a.columns,
+                    SIZE, LANES, STRIDE, y, numbers, a.pitch, count, a.outputs, dx + top * a.columns * SIZE,
+                    (zeroed - top) * a.columns, index - top * a.columns, a.row_stride * a.columns,
                 )  # fmt: skip
             else:
                 write_outputs(

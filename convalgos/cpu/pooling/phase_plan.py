@@ -19,7 +19,10 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
-MOST_TAPS = 16, 8  # of windows whose gradient is taken in vectors of planes: of float32, float64
+# Taps of windows whose gradient is taken in vectors of planes: of small planes, of float32 and float64; and of
+# planes of at least so many vectors
+MOST_TAPS, MOST_OF_LARGE = (16, 8), 8
+LARGE = 32
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -36,14 +39,15 @@ def has_phases(problem: PoolProblem) -> bool:
 
 
 def phases_scatter(problem: PoolProblem) -> bool:
-    """Whether a maximum's gradient is faster than in vectors of planes: of large windows, or few planes.
+    """Whether a maximum's gradient is faster than in vectors of planes: of many taps, or few planes.
 
     16-bit floats are converted as whole arrays there, too.
     """
     lanes, (_, height, width) = simd.lanes(max(4, problem.itemsize)), in_three(problem)
     few = 2 * math.prod(problem.x_shape[:2]) <= lanes
-    large = height.kernel * width.kernel > MOST_TAPS[problem.dtype == "float64"] and width.size >= lanes
-    return has_phases(in_full_precision(problem)) and (few or large)
+    taps, large = height.kernel * width.kernel, height.size * width.size >= LARGE * lanes
+    many = taps > (MOST_OF_LARGE if large else MOST_TAPS[problem.dtype == "float64"])
+    return has_phases(in_full_precision(problem)) and (few or (many and width.size >= lanes))
 
 
 class PhasePlan(MaximaRuns):
