@@ -136,19 +136,15 @@ def test_windows_of_slices(layout, monkeypatch):
 
 @pytest.mark.parametrize("layout", PLAIN)
 def test_means_of_slices(layout):
-    """dy summed over slices first: in blocks of channels, bands of rows, slices of several divisors or none."""
+    """dy summed over slices first: blocks of channels, bands of rows, slices of several divisors or none."""
     for shape, kernel, stride in (
-        ((1, 70, 3, 30, 11), (2, 3, 3), (1, 2, 1)), ((2, 17, 7, 9, 14), 3, 2), ((1, 5, 9, 6, 70), (2, 2, 4), 4),
-    ):  # fmt: skip
+        ((1, 70, 3, 30, 11), (2, 3, 3), (1, 2, 1)),
+        ((2, 17, 7, 9, 14), 3, 2),
+        ((1, 5, 9, 6, 70), (2, 2, 4), 4),
+    ):
         for padded in (False, True):
-            of = {
-                "stride": stride,
-                "padding": 1,
-                "ceil_mode": True,
-                "count_padding": padded,
-                "layout": layout,
-            }
-            check(PoolProblem.of(shape, kernel, reduction="mean", **of))
+            of = {"stride": stride, "padding": 1, "ceil_mode": True, "layout": layout}
+            check(PoolProblem.of(shape, kernel, reduction="mean", count_padding=padded, **of))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -50,8 +50,9 @@ class TurnedPlan:
         self._gradient = GradientPlan(turned) if has_gradient_plan(turned) else None
         self._of_maxima = None if self._gradient else gradient_of_maxima(turned)
 
-    def run(self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray) -> None:
+    def run(self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray | None = None) -> None:
         """Write dx; all `as_laid`."""
+        assert x is not None, "a maximum has a gradient where x is"
         given, of_x = (np.ascontiguousarray(np.moveaxis(array, -1, 1)) for array in (dy, x))
         target = np.empty(of_x.shape, of_x.dtype)
         if self._gradient is not None:
