@@ -16,7 +16,7 @@ from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
 from convalgos.core.profiles import nominal
-from convalgos.cpu.pooling import unit_groups
+from convalgos.cpu.pooling import phase_plan, places_plan, unit_groups
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.pooling.found_plan import has_found_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
@@ -132,6 +132,33 @@ def test_windows_of_slices(layout, monkeypatch):
     for reduction in ("max", "mean"):
         of = {"padding": (1, 0, 0), "stride": (1, 2, 1), "reduction": reduction, "layout": layout}
         check(PoolProblem.of((2, 3, 1, 10, 11), (2, 3, 3), **of))
+
+
+@pytest.mark.parametrize("layout", PLAIN)
+def test_means_of_slices(layout):
+    """dy summed over slices first: blocks of channels, bands of rows, slices of several divisors or none."""
+    for shape, kernel, stride in (
+        ((1, 70, 3, 30, 11), (2, 3, 3), (1, 2, 1)),
+        ((2, 17, 7, 9, 14), 3, 2),
+        ((1, 5, 9, 6, 70), (2, 2, 4), 4),
+    ):
+        for padded in (False, True):
+            of = {"stride": stride, "padding": 1, "ceil_mode": True, "layout": layout}
+            check(PoolProblem.of(shape, kernel, reduction="mean", count_padding=padded, **of))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", PLAIN)
+def test_gradients_that_are_rounded(layout, dtype, monkeypatch):
+    """Summed in scratch: of small planes, several at a time; in bands; maps that are converted as a whole."""
+    of = {"stride": 1, "padding": 1, "layout": layout, "dtype": dtype}
+    check(PoolProblem.of((3, 33, 5, 6), 3, **of))
+    check(PoolProblem.of((1, 3, 41, 37), (5, 4), **of))
+    monkeypatch.setattr(places_plan, "BAND_SUMS", 1 << 13)
+    monkeypatch.setattr(phase_plan, "MOST_SUMS", 1 << 10)
+    check(PoolProblem.of((1, 3, 71, 37), (3, 2), **of))
+    monkeypatch.setattr(places_plan, "AGAIN", 0)
+    check(PoolProblem.of((1, 2, 73, 37), (3, 2), **of))
 
 
 @pytest.mark.parametrize("kernel", [2, 5])

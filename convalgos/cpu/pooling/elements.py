@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.vectors import halves
-from convalgos.cpu.vectors.instructions import Value, Vec
+from convalgos.cpu.vectors.instructions import Value, Vec, ir
 from convalgos.cpu.vectors.integers import Integers
 
 FLOAT, BRAIN, HALF = halves.SAME, halves.BRAIN, halves.HALF  # forms of elements
@@ -76,6 +76,17 @@ class PoolElements:
         if mask is None:
             return self.maps.load(pointer, offset)
         return self.maps.load_masked(pointer, offset, mask)
+
+    def load_one(self, pointer: Value, offset: Value) -> Value:
+        """One element of x, of floats."""
+        b = self.v.b
+        value = b.load(self.maps.at(pointer, offset), typ=self.maps.element)
+        if self.form == HALF:
+            return b.fpext(b.bitcast(value, ir.HalfType()), self.v.element)
+        if self.form == BRAIN:
+            word = ir.IntType(32)
+            return b.bitcast(b.shl(b.zext(value, word), ir.Constant(word, 16)), self.v.element)
+        return value
 
     def store(self, value: Value, pointer: Value, offset: Value = 0, mask: Value = None) -> None:
         """Of y."""

@@ -17,7 +17,7 @@ from convalgos.cpu.pooling.phase_plan import phases_scatter
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
-from convalgos.cpu.pooling.tables import FEWEST, gradient_bands, in_three, window_counts
+from convalgos.cpu.pooling.tables import FEWEST, POINT, gradient_bands, in_three, meeting, window_counts
 from convalgos.cpu.pooling.tile_plan import TilePlan, has_tiles
 from convalgos.cpu.runtime import half, jit
 
@@ -29,9 +29,11 @@ COPIED = 4  # times the rows of x and dx in a band where these are not copied in
 
 
 def has_gradient_plan(problem: PoolProblem) -> bool:
-    """Whether these kernels take the windows of a problem, and fastest: of one plane, without dilation."""
-    depth, height, width = in_three(problem)
-    if problem.layout not in PLAIN or depth.size * depth.kernel != 1 or any(d != 1 for d in problem.dilation):
+    """Whether these kernels take the windows of a problem, and fastest: not dilated, of maxima of a plane."""
+    _, height, width = in_three(problem)
+    if problem.layout not in PLAIN or any(d != 1 for d in problem.dilation):
+        return False
+    if problem.reduction == "max" and _has_slices(problem):
         return False
     if math.prod(problem.x_shape[2:]) > MOST_ELEMENTS:
         return False
@@ -77,11 +79,19 @@ def scatter_runs(problem: PoolProblem, of: Computed, reduction: int) -> KernelRu
     return KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks, ("y", "dx", *third))
 
 
+def _has_slices(problem: PoolProblem) -> bool:
+    """Whether windows are of three dimensions."""
+    depth, _, _ = in_three(problem)
+    return depth.size * depth.kernel != 1
+
+
 def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -> tuple[dict[str, Any], int]:
     """(values of the driver's record, the driver)."""
     size, lanes, _ = kinds
-    n, channels = problem.x_shape[:2]
+    channels = problem.x_shape[1]
     depth, height, width = in_three(problem)
+    summed = _has_slices(problem)
+    n = problem.x_shape[0] * depth.size  # of images, or of slices
     planar = problem.layout == "channels_first"
     vectors = n * channels if planar else channels  # elements that lie in the lanes
     shared = n * (height.size // (FEWEST * height.kernel)) < jit.thread_count()
@@ -89,7 +99,8 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -
     block = lanes if planar else min(channels, together * lanes)
     planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (lanes if planar else channels)
     outputs, rows_out = len(width.first), len(height.first)
-    row_bytes = (2 * width.size + outputs / height.stride) * block * size / (1 if planar else COPIED)
+    apart = (2 * width.size + outputs / height.stride) * block * size / (1 if planar else COPIED)
+    row_bytes = apart + (outputs / height.stride * block * size if summed else 0)
     bands = gradient_bands(height, row_bytes, planes * blocks)
     windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
     windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps
@@ -102,19 +113,28 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -
         "planes": planes, "blocks": blocks, "channels": vectors, "block_channels": block,
         "bands": len(bands), "band_table": bands, "row_table": windows, "windows": columns,
         "columns": width.size, "outputs": outputs, "inner": inner, "inner_end": inner_end,
-        "rows_out": rows_out, "x_pixel": pixel, "y_pixel": pixel,
+        "rows_out": rows_out, "x_pixel": pixel, "y_pixel": block if summed else pixel,
         "x_plane": height.size * width.size * each, "y_plane": rows_out * outputs * each,
-        **window_counts(depth, height, width, kinds),
+        **window_counts(POINT if summed else depth, height, width, kinds),
     }  # fmt: skip
+    most_out = int((bands["outputs_end"] - bands["outputs"]).max()) * outputs
+    pixels = 0  # of x, dx and dy in scratch
     if planar:
         last = windows[np.maximum(bands["outputs"], bands["outputs_end"] - 1)]
         rows_under = last["x"] + last["rows"] - windows["x"][bands["outputs"]]
         rows_in = int(max(rows_under.max(), (bands["end"] - bands["first"]).max()))
-        most_out = int((bands["outputs_end"] - bands["outputs"]).max())
-        pixels = 2 * (rows_in * width.size + lanes) + most_out * outputs + lanes
+        pixels = 2 * (rows_in * width.size + lanes) + most_out + lanes
+        values |= {"rows_in": rows_in, "gather": gather(size, lanes), "place": place(size, lanes)}
+    scratch = whole_lines(pixels * lanes * size)
+    if summed:
+        line = -(-most_out // lanes) * lanes
         values |= {
-            "rows_in": rows_in, "scratch_bytes": whole_lines(pixels * lanes * size),
-            "gather": gather(size, lanes), "place": place(size, lanes),
+            "slices": depth.size, "slices_out": len(depth.first), "slice_table": meeting(depth),
+            "slice_counts": depth.divisor.astype(np.float64 if size == 8 else np.float32),
+            "summed": scratch, "summed_line": line,
         }  # fmt: skip
+        scratch += whole_lines(line * block * size)
+    values["scratch_bytes"] = scratch
     rows, taps = (height.kernel, width.kernel) if height.kernel * width.kernel <= MOST_WRITTEN else (0, 0)
-    return values, scatter_gradient(*kinds, reduction, planar, problem.tiles, rows, taps)
+    tiles = problem.of_slices().tiles if summed else problem.tiles
+    return values, scatter_gradient(*kinds, reduction, planar, tiles, rows, taps)

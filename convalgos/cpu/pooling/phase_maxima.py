@@ -12,18 +12,18 @@ from __future__ import annotations
 from convalgos.cpu.layout.strided_rows import rows_of, strided_elements
 from convalgos.cpu.pooling.elements import FLOAT, MAX, PoolElements
 from convalgos.cpu.pooling.maxima import INDEX, PLACE, give_places, lane_numbers
-from convalgos.cpu.pooling.placed_gradients import PlacedSums
-from convalgos.cpu.pooling.reductions import UNROLLED, fill_identity
+from convalgos.cpu.pooling.reductions import UNROLLED, fill_identity, round_elements
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import words_of
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 
 PHASE_FIELDS = fields(
     "x y dx places scratch scratch_bytes stored size tasks planes bands band_table height columns above "
     "before rows_out outputs row_stride back pitch x_phase y_line taps tap_table begins begins_step x_plane "
-    "y_plane"
+    "y_plane sums"
 )
 GROUP_BAND = fields("first end")  # groups of as many rows as the stride: of x with its padding, or of outputs
 TAP = fields("offset number")  # of x in scratch, from the output's place; what its output keeps of it
@@ -31,21 +31,18 @@ TAP = fields("offset number")  # of x in scratch, from the output's place; what 
 
 @simd.emitter
 def split_into_phases(
-    v: Vec, STRIDE: int, REDUCTION: int, x: Value, x_row: Value, rows: Value, before: Value, inside: Value,
+    v: Vec, FORM: int, STRIDE: int, x: Value, x_row: Value, rows: Value, before: Value, inside: Value,
     target: Value, pitch: Value, step: Value,
 ) -> None:  # fmt: skip
-    """Rows of x[:inside] between `before` and further elements that change no reduction, in STRIDE phases of
+    """Rows of x[:inside] between `before` and further elements that change no maximum, in STRIDE phases of
     `pitch` elements, `step` apart.
 
     `before` is less than a vector. Columns are copied from the last to the first, as what the vectors of a
     row write behind its end is overwritten by the row that begins there.
     """
     width = STRIDE * v.lanes
-    source, to, fill = (
-        v.at(v.pointer(x), v.isub(0, before)),
-        v.pointer(target),
-        PoolElements(v, FLOAT, REDUCTION).identity(),
-    )
+    of, to = PoolElements(v, FORM, MAX), v.pointer(target)
+    source, fill = of.maps.at(v.pointer(x), v.isub(0, before)), of.identity()
     end = v.iadd(before, inside)
     whole = v.imax(1, v.idiv(end, width))  # blocks from the second up to this one lie inside
     blocks = v.idiv(v.iadd(pitch, v.lanes - 1), v.lanes)
@@ -55,15 +52,15 @@ def split_into_phases(
             begins = [v.iadd(v.imul(block, width), j * v.lanes) for j in range(STRIDE)]
             masks = [v.window(v.isub(before, b), v.imax(v.isub(end, b), v.isub(before, b))) for b in begins]
             with v.loop(rows) as row:
-                from_ = v.at(source, v.imul(row, x_row))
+                from_ = of.maps.at(source, v.imul(row, x_row))
                 line = v.at(to, v.iadd(v.imul(row, pitch), v.imul(block, v.lanes)))
                 if masked:
                     read = [
-                        v.b.select(mask, v.load_masked(from_, b, mask), fill)
+                        v.b.select(mask, of.load(from_, b, mask), fill)
                         for b, mask in zip(begins, masks, strict=True)
                     ]
                 else:
-                    read = [v.load(from_, b) for b in begins]
+                    read = [of.load(from_, b) for b in begins]
                 for phase in range(STRIDE):
                     v.store(strided_elements(v, read, phase), line, v.imul(step, phase))
 
@@ -102,21 +99,21 @@ def find_maxima(
 
 @simd.emitter
 def write_outputs(
-    v: Vec, STRIDE: int, maxima: Value, numbers: Value, pitch: Value, rows: Value, outputs: Value, y: Value,
-    places: Value, index: Value, index_step: Value,
+    v: Vec, FORM: int, STRIDE: int, maxima: Value, numbers: Value, pitch: Value, rows: Value, outputs: Value,
+    y: Value, places: Value, index: Value, index_step: Value,
 ) -> None:  # fmt: skip
     """Rows of y and of the places of maxima, whose numbers say how far they lie from their window's first.
 
     index: of the element that is the first of the first window, and from one row of windows to the next.
     """
-    words = words_of(v)
+    of, words = PoolElements(v, FORM, MAX), words_of(v)
     apart = words.mul(lane_numbers(words), words.const(STRIDE))
     with v.loop(v.idiv(v.iadd(outputs, v.lanes - 1), v.lanes)) as i:
         q = v.imul(i, v.lanes)
         mask = v.mask(v.isub(outputs, q))
         with v.loop(rows) as row:
             from_, to = v.iadd(v.imul(row, pitch), q), v.iadd(v.imul(row, outputs), q)
-            v.store_masked(v.load(v.pointer(maxima), from_), v.pointer(y), to, mask)
+            of.store(v.load(v.pointer(maxima), from_), v.pointer(y), to, mask)
             first = v.iadd(v.iadd(index, v.imul(row, index_step)), v.imul(q, STRIDE))
             place = words.add(words.load(v.pointer(numbers), from_), words.add(apart, words.spread(first)))
             give_places(words, place, v.pointer(places), to, mask)
@@ -124,41 +121,26 @@ def write_outputs(
 
 @simd.emitter
 def scatter_outputs(
-    v: Vec, STRIDE: int, dy: Value, numbers: Value, pitch: Value, rows: Value, outputs: Value, dx: Value,
-    pixels: Value, index: Value, index_step: Value,
+    v: Vec, FORM: int, STRIDE: int, dy: Value, numbers: Value, pitch: Value, rows: Value, outputs: Value,
+    dx: Value, pixels: Value, index: Value, index_step: Value,
 ) -> None:  # fmt: skip
     """Add rows of dy to the `pixels` of dx where their maxima lie, as `write_outputs` finds it."""
-    words, adder = words_of(v), PlacedSums(v, dx)
-    apart = words.mul(lane_numbers(words), words.const(STRIDE))
-    whole = v.idiv(outputs, v.lanes)
-    done = v.imul(whole, v.lanes)
-    rest = v.isub(outputs, done)
+    of, word, to = PoolElements(v, FORM, MAX), ir.IntType(32), v.pointer(dx)
     with v.loop(rows) as row:
-        line, from_ = v.at(v.pointer(dy), v.imul(row, outputs)), v.imul(row, pitch)
-
-        def look_up(
-            q: Value, mask: Value = None, *, line: Value = line, from_: Value = from_, row: Value = row
-        ) -> None:
-            first = v.iadd(v.iadd(index, v.imul(row, index_step)), v.imul(q, STRIDE))
-            place = words.load(v.pointer(numbers), v.iadd(from_, q))
-            place = words.add(place, words.add(apart, words.spread(first)))
-            known = v.b.icmp_unsigned("<", place, words.spread(pixels))
-            part = v.load(line, q) if mask is None else v.load_masked(line, q, mask)
-            adder.take(v.b.select(known, place, words.const(0)), v.b.select(known, part, v.zero()))
-
-        with v.loop(whole) as i:
-            look_up(v.imul(i, v.lanes))
-            for k in range(v.lanes):
-                adder.add(v.integer(k))
-        with v.unless_negative(v.isub(rest, 1)):
-            look_up(done, v.mask(rest))
-            with v.loop(rest) as k:
-                adder.add(k)
+        line = of.maps.at(v.pointer(dy), v.imul(row, outputs))
+        found = v.b.gep(v.pointer(numbers), [v.imul(row, pitch)], source_etype=word)
+        first = v.iadd(index, v.imul(row, index_step))
+        with v.loop(outputs) as q:
+            number = v.b.load(v.b.gep(found, [q], source_etype=word), typ=word)
+            place = v.iadd(v.b.sext(number, ir.IntType(64)), v.iadd(first, v.imul(q, STRIDE)))
+            with v.within(place, pixels):
+                at = v.at(to, place)
+                v.b.store(v.fadd(v.b.load(at, typ=v.element), of.load_one(line, q)), at)
 
 
 @jit.helper
 def split_band(
-    SIZE: int, LANES: int, STRIDE: int, args: int, plane: int, first: int, groups: int, target: int
+    SIZE: int, LANES: int, FORM: int, STRIDE: int, args: int, plane: int, first: int, groups: int, target: int
 ) -> None:
     """Some groups of rows of a plane of x, in phases."""
     a = carray(pointer(args), 1, PHASE_FIELDS)[0]
@@ -170,8 +152,8 @@ def split_band(
                 SIZE, LANES, FLOAT, MAX, to + phase * a.x_phase * SIZE, rows.above * a.pitch
             )  # fmt: skip
         split_into_phases(
-            SIZE, LANES, STRIDE, MAX,
-            a.x + (plane * a.x_plane + (rows.h + rows.above * rows.step) * a.columns) * SIZE,
+            SIZE, LANES, FORM, STRIDE,
+            a.x + (plane * a.x_plane + (rows.h + rows.above * rows.step) * a.columns) * a.stored,
             rows.step * a.columns, rows.below - rows.above, a.before, a.columns,
             to + rows.above * a.pitch * SIZE, a.pitch, a.x_phase,
         )  # fmt: skip
@@ -183,8 +165,11 @@ def split_band(
 
 
 @jit.specialise
-def phase_maxima(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
-    """y and places of x (planes, H, W); or where dx is, y is dy, and dx the gradient."""
+def phase_maxima(SIZE: int, LANES: int, FORM: int, STRIDE: int) -> jit.Kernel:
+    """y and places of x (planes, H, W); or where dx is, y is dy, and dx the gradient.
+
+    A gradient that is rounded is summed in scratch, as a plane.
+    """
 
     def phase_maxima(args: int, task: int) -> None:
         a = carray(pointer(args), 1, PHASE_FIELDS)[0]
@@ -192,32 +177,47 @@ def phase_maxima(SIZE: int, LANES: int, STRIDE: int) -> jit.Kernel:
         x = a.scratch + task * a.scratch_bytes
         maxima = x + a.row_stride * STRIDE * a.x_phase * SIZE
         numbers = maxima + a.y_line * SIZE
-        total = a.planes * a.bands
-        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+        begin = a.planes * a.bands * task // a.tasks
+        end = a.planes * a.bands * (task + 1) // a.tasks
+        top = 0  # rows of dx from this one on that this task writes, band after band of a plane,
+        zeroed = 0  # and those up to this one that are begun
+        for unit in range(begin, end):
             plane = unit // a.bands
-            band = bands[unit % a.bands]
-            first = max(0, band.first - a.back) if a.dx else band.first
+            number = unit % a.bands
+            band = bands[number]
+            begins = unit == begin or number == 0
+            ends = unit == end - 1 or number == a.bands - 1
+            first = max(0, band.first - a.back) if a.dx and begins else band.first
             count = max(0, min(band.end, a.rows_out) - first)
             if count:
-                split_band(SIZE, LANES, STRIDE, args, plane, first, count + a.back, x)
+                split_band(SIZE, LANES, FORM, STRIDE, args, plane, first, count + a.back, x)
                 find_maxima(
                     SIZE, LANES, x, maxima, numbers, count * a.pitch, a.taps, a.tap_table,
                     a.begins + first * a.pitch * a.begins_step * INDEX, a.begins_step,
                 )  # fmt: skip
-            y = a.y + (plane * a.y_plane + first * a.outputs) * SIZE
+            y = a.y + (plane * a.y_plane + first * a.outputs) * a.stored
             index = (first * a.row_stride - a.above) * a.columns - a.before
-            if a.dx:  # of the rows of x in the band's groups
-                low = max(0, band.first * a.row_stride - a.above) * a.columns
-                high = min(a.height, band.end * a.row_stride - a.above) * a.columns
-                dx = a.dx + (plane * a.x_plane + low) * SIZE
-                zero_bytes(dx, max(0, high - low) * SIZE)
+            if a.dx:
+                if begins:
+                    top = max(0, band.first * a.row_stride - a.above)
+                    zeroed = top
+                # rows that the next band reaches as well
+                high = min(a.height, (band.end + (0 if ends else a.back)) * a.row_stride - a.above)
+                dx = a.dx + plane * a.x_plane * a.stored
+                sums = x + a.sums if FORM else dx
+                if high > zeroed:
+                    zero_bytes(sums + zeroed * a.columns * SIZE, (high - zeroed) * a.columns * SIZE)
+                    zeroed = high
+                at, pixels = top * a.columns, (zeroed - top) * a.columns
                 scatter_outputs(
-                    SIZE, LANES, STRIDE, y, numbers, a.pitch, count, a.outputs, dx, max(0, high - low),
-                    index - low, a.row_stride * a.columns,
+                    SIZE, LANES, FORM, STRIDE, y, numbers, a.pitch, count, a.outputs, sums + at * SIZE,
+                    pixels, index - at, a.row_stride * a.columns,
                 )  # fmt: skip
+                if FORM and ends:
+                    round_elements(SIZE, LANES, FORM, sums + at * SIZE, dx + at * a.stored, pixels)
             else:
                 write_outputs(
-                    SIZE, LANES, STRIDE, maxima, numbers, a.pitch, count, a.outputs, y,
+                    SIZE, LANES, FORM, STRIDE, maxima, numbers, a.pitch, count, a.outputs, y,
                     a.places + (plane * a.y_plane + first * a.outputs) * PLACE, index,
                     a.row_stride * a.columns,
                 )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.pooling.elements import FLOAT, FORMS, can_convert
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, TAP, phase_maxima
 from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
@@ -19,7 +20,12 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
-MOST_TAPS = 16, 8  # of windows whose gradient is taken in vectors of planes: of float32, float64
+# Taps of windows whose gradient is taken in vectors of planes: of small planes, of float32 and float64; and
+# of planes of at least so many vectors
+MOST_TAPS, MOST_OF_LARGE = (16, 8), 8
+LARGE = 32
+FEW_OUTPUTS = 32  # of a plane, up to which 16-bit floats are converted for vectors of planes
+MOST_SUMS = 1 << 16  # elements of a plane of dx that is rounded: a part of L2
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -28,7 +34,8 @@ def has_phases(problem: PoolProblem) -> bool:
     depth, _, width = in_three(problem)
     return (
         problem.layout == "channels_first"
-        and problem.dtype in ("float32", "float64")
+        and problem.itemsize > 1
+        and can_convert(FORMS[problem.dtype])
         and depth.size == depth.kernel == 1
         and width.stride <= SPLIT_STRIDE
         and width.before < simd.lanes(8)
@@ -36,21 +43,29 @@ def has_phases(problem: PoolProblem) -> bool:
 
 
 def phases_scatter(problem: PoolProblem) -> bool:
-    """Whether a maximum's gradient is faster than in vectors of planes: of large windows, or few planes.
+    """Whether a maximum's gradient is faster than in vectors of planes: of many taps, or few planes.
 
-    16-bit floats are converted as whole arrays there, too.
+    And of floats of 16 bits, which these would have converted as whole arrays.
     """
+    if problem.itemsize == 2 and math.prod(problem.y_shape[2:]) >= FEW_OUTPUTS and has_phases(problem):
+        return True
     lanes, (_, height, width) = simd.lanes(max(4, problem.itemsize)), in_three(problem)
     few = 2 * math.prod(problem.x_shape[:2]) <= lanes
-    large = height.kernel * width.kernel > MOST_TAPS[problem.dtype == "float64"] and width.size >= lanes
-    return has_phases(in_full_precision(problem)) and (few or large)
+    taps, large = height.kernel * width.kernel, height.size * width.size >= LARGE * lanes
+    many = taps > (MOST_OF_LARGE if large else MOST_TAPS[problem.dtype == "float64"])
+    return has_phases(in_full_precision(problem)) and (few or (many and width.size >= lanes))
 
 
 class PhasePlan(MaximaRuns):
     """Maxima with their places, where `has_phases`; and a maximum's gradient, of 16-bit floats as well."""
 
     def __init__(self, problem: PoolProblem):
+        height, width = problem.x_shape[-2:] if len(problem.kernel) > 1 else (1, problem.x_shape[-1])
         self._problem = problem
+        # floats of 16 bits that kernels do not convert
+        self._widens = problem.itemsize == 2 and (
+            height * width > MOST_SUMS or not can_convert(FORMS[problem.dtype])
+        )
 
     def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
         """Write y, and int64 places of its elements in their planes of x."""
@@ -58,7 +73,7 @@ class PhasePlan(MaximaRuns):
 
     def gradient(self, x: np.ndarray, dy: np.ndarray, dx: np.ndarray) -> None:
         """Write dx."""
-        if x.dtype.itemsize > 2:
+        if not self._widens:
             self._gradient.launch(x, dy, dx)
             return
         wide = np.empty(dx.shape, np.float32)
@@ -66,13 +81,17 @@ class PhasePlan(MaximaRuns):
         half.convert(wide, dx)
 
     def _runs(self, gradient: bool) -> KernelRuns:
-        of = Computed(in_full_precision(self._problem), gradient)
-        size, lanes, _ = of.kinds
-        _, height, width = in_three(self._problem)
-        planes = math.prod(self._problem.x_shape[:2])
+        problem = in_full_precision(self._problem) if gradient and self._widens else self._problem
+        of = Computed(problem, gradient)
+        size, lanes, form = of.kinds
+        _, height, width = in_three(problem)
+        planes = math.prod(problem.x_shape[:2])
         values = _values(height, width, planes, size, gradient)
+        if gradient and form != FLOAT:
+            plane = whole_lines((height.size * width.size + lanes) * size)
+            values |= {"sums": values["scratch_bytes"], "scratch_bytes": values["scratch_bytes"] + plane}
         tasks = of.tasks(planes * values["bands"])
-        kernel = phase_maxima(size, lanes, width.stride)
+        kernel = phase_maxima(size, lanes, form, width.stride)
         return KernelRuns(PHASE_FIELDS, values | of.sizes, kernel, tasks, self.given(gradient))
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.allocator import whole_lines
 from convalgos.core.pool_problem import PoolProblem
+from convalgos.cpu.pooling.elements import FLOAT, FORMS, can_convert
 from convalgos.cpu.pooling.gradient_plan import has_gradient_plan, scatter_runs
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
 from convalgos.cpu.pooling.placed_gradients import (
@@ -21,10 +23,14 @@ from convalgos.cpu.pooling.scattered_gradients import PLACED
 from convalgos.cpu.pooling.tables import POINT, in_three
 from convalgos.cpu.pooling.tile_plan import has_tiles
 from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
+BAND_SUMS = 1 << 19  # bytes of dx in scratch, where it is rounded: a part of L2
+AGAIN = 1.5  # times its outputs that a map takes so, in bands of dx that windows share
+TOGETHER = 1 << 12  # elements of small planes that are begun at a time
 GROUP_ELEMENTS = 256  # of outputs, between which dx is filled with zeros further on
-FEW_TAPS = 5  # for 16 lanes: of windows in vectors of planes
+FEW_TAPS = 5  # for 16 lanes: of windows in vectors of planes, or of channels where they are strided
 MOST_TAPS = 10  # for 16 lanes: of windows whose dx is written tap by tap, by whole vectors of channels
 
 
@@ -37,6 +43,8 @@ def has_places_plan(problem: PoolProblem) -> bool:
     last = problem.layout == "channels_last"
     if math.prod(problem.x_shape[2:]) * (problem.x_shape[1] if last else 1) > MOST_ELEMENTS:
         return False
+    if problem.itemsize == 2 and can_convert(FORMS[problem.dtype]):
+        return True
     fewer = math.prod(problem.kernel) <= FEW_TAPS * simd.lanes(problem.itemsize) / 16
     small = fewer and math.prod(problem.stride) <= 2
     return last or not (has_tiles(problem) or (small and has_gradient_plan(problem)))
@@ -46,22 +54,20 @@ class PlacesPlan:
     """dx of dy and of places, where `has_places_plan`."""
 
     def __init__(self, problem: PoolProblem):
-        # what dy is computed in is what it is scattered in: 16-bit floats are converted as whole arrays
-        of = Computed(problem, gradient=True, converts=False)
-        size, lanes, _ = of.kinds
-        self._compute = np.dtype(np.float64 if size == 8 else np.float32)
-        taps, channels = math.prod(problem.kernel), problem.x_shape[1]
-        vectors = problem.layout == "channels_last" and channels >= lanes and taps <= MOST_TAPS * lanes / 16
-        if vectors and has_gradient_plan(problem):
+        of = Computed(problem, gradient=True)
+        if of.kinds[2] != FLOAT and _taken_again(problem, of.kinds[0]) > AGAIN:
+            of = Computed(problem, gradient=True, converts=False)
+        self._widens = of.widens
+        if of.kinds[2] == FLOAT and _in_vectors(problem, of.kinds[1]):
             self._runs = scatter_runs(problem, of, PLACED)
             return
-        values, kernel = _values(problem, size, lanes)
+        values, kernel = _values(problem, of.kinds)
         tasks = of.tasks(values["planes"] * values["bands"])
         self._runs = KernelRuns(PLACED_FIELDS, values | of.sizes, kernel, tasks, ("y", "dx", "given"))
 
     def run(self, dy: np.ndarray, dx: np.ndarray, places: np.ndarray) -> None:
         """Write dx; places: int64. All `as_laid`."""
-        if dx.dtype == self._compute:
+        if not self._widens:
             self._runs.launch(dy, dx, places)
             return
         wide = np.empty(dx.shape, np.float32)
@@ -69,20 +75,56 @@ class PlacesPlan:
         half.convert(wide, dx)
 
 
-def _values(problem: PoolProblem, size: int, lanes: int) -> tuple[dict[str, Any], int]:
+def _taken_again(problem: PoolProblem, size: int) -> float:
+    """Times that its outputs are looked at, in bands of dx in scratch."""
+    n, channels = problem.x_shape[:2]
+    planar = problem.layout == "channels_first"
+    groups, bands = _tables(problem, *((n * channels, 1) if planar else (n, channels)), size)
+    taken = [groups["count"][band["groups"] : band["groups_end"]].sum() for band in bands]
+    return float(sum(taken)) / math.prod(problem.y_shape[2:])
+
+
+def _in_vectors(problem: PoolProblem, lanes: int) -> bool:
+    """Whether dx is written tap by tap, by vectors of channels."""
+    # where windows overlap and are strided, a vector of channels is added to much that gets nothing
+    dense = set(problem.stride) == {1} or all(
+        k <= s for k, s in zip(problem.kernel, problem.stride, strict=True)
+    )
+    most = (MOST_TAPS if dense else FEW_TAPS) * lanes / 16
+    return (
+        problem.layout == "channels_last"
+        and problem.x_shape[1] >= lanes
+        and math.prod(problem.kernel) <= most
+        and has_gradient_plan(problem)
+    )
+
+
+def _values(problem: PoolProblem, kinds: tuple[int, int, int]) -> tuple[dict[str, Any], int]:
     """(values of the driver's record, the driver)."""
+    size, lanes, form = kinds
     n, channels = problem.x_shape[:2]
     planar = problem.layout == "channels_first"
     planes, each = (n * channels, 1) if planar else (n, channels)
+    groups, bands = _tables(problem, planes, each, size if form != FLOAT else 0)
+    pixels = math.prod(problem.x_shape[2:])
+    most = int((bands["end"] - bands["first"]).max())
+    small = planar and len(groups) == len(bands) == 1
+    together = min(TOGETHER // pixels, planes // (THREAD_UNITS * jit.thread_count())) if small else 1
+    together = max(1, together)
+    values: dict[str, Any] = {
+        "planes": planes, "together": together, "channels": each, "pixels": pixels,
+        "outputs": math.prod(problem.y_shape[2:]),
+        "bands": len(bands), "band_table": bands, "groups": len(groups), "group_table": groups,
+        "scratch_bytes": 0 if form == FLOAT else whole_lines((together * most * each + lanes) * size),
+    }  # fmt: skip
+    return values, add_gradient_at_places(*kinds, planar)
+
+
+def _tables(problem: PoolProblem, planes: int, each: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(`PLACED_GROUP`, `PLACED_BAND`). size: of an element of dx in scratch, 0 for none."""
     groups, begins = _groups(problem, -(-GROUP_ELEMENTS // each))
     pixels = math.prod(problem.x_shape[2:])
-    bands = _bands(groups, begins, pixels, planes)
-    values: dict[str, Any] = {
-        "planes": planes, "channels": each, "pixels": pixels, "outputs": math.prod(problem.y_shape[2:]),
-        "bands": len(bands), "band_table": bands, "groups": len(groups), "group_table": groups,
-        "scratch_bytes": 0,
-    }  # fmt: skip
-    return values, add_gradient_at_places(size, lanes, planar)
+    return groups, _bands(groups, begins, pixels, planes, max(1, -(-pixels * each * size // BAND_SUMS)))
 
 
 def _groups(problem: PoolProblem, fewest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,10 +144,11 @@ def _groups(problem: PoolProblem, fewest: int) -> tuple[np.ndarray, np.ndarray]:
     return table, np.minimum.reduceat(begins, first)
 
 
-def _bands(groups: np.ndarray, begins: np.ndarray, pixels: int, planes: int) -> np.ndarray:
-    """`PLACED_BAND`: as many as give all threads the same number of them."""
+def _bands(groups: np.ndarray, begins: np.ndarray, pixels: int, planes: int, parts: int) -> np.ndarray:
+    """`PLACED_BAND`: at least so many of a plane, and as many as give all threads the same number of them."""
     threads = jit.thread_count()
-    count = min(pixels, threads // math.gcd(threads, planes))
+    each = threads // math.gcd(threads, planes)
+    count = min(pixels, -(-parts // each) * each)
     table = np.zeros(count, PLACED_BAND)
     ends = [pixels * i // count for i in range(count + 1)]
     table["first"], table["end"] = ends[:-1], ends[1:]

@@ -39,8 +39,9 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 SCRATCH = 1 << 14  # bytes of a row that is reduced along: a part of L1
-SQUARES = 1 << 16  # and of the map of a vector of channels, which may lie in L2
-NARROW = 2  # vectors of a row up to which lanes are channels
+SQUARES = 1 << 18  # and of the map of a vector of channels, which may lie in L2
+NARROW = 2  # vectors of a row up to which lanes are channels,
+NARROW_IF_PARTLY, FILLED = 3, 0.85  # or where outputs fill less of theirs, or elements are taken apart singly
 MANY_TAPS = 4  # of a row, from which on the rows of a window in a block of channels are reduced first
 OVERLAP = 3  # windows over each row, from which on these are to stay in L1
 
@@ -119,8 +120,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         if width.is_whole and pixels == width.size:
             values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}
             return values | window_counts(depth, height, width, kinds), pool_planes(*kinds)
-        squares = form == FLOAT and width.size <= NARROW * lanes and pixels * lanes * size <= SQUARES
-        if not squares or channels < lanes // 2:
+        if form != FLOAT or not _takes_pixels(n, channels, pixels, width, lanes, size):
             more = _in_rows(depth, height, width, 1, 1, kinds)
             stride = width.stride if width.stride <= SPLIT_STRIDE else 0
             return values | more, pool_channels_first(*kinds, stride)
@@ -145,6 +145,16 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         "y_plane": math.prod(problem.array_shapes[1][1:]),
     }  # fmt: skip
     return values, pool_channels_last(*kinds)
+
+
+def _takes_pixels(n: int, channels: int, pixels: int, width: PoolWindows, lanes: int, size: int) -> bool:
+    """Whether maps with channels first are brought into vectors of channels: narrow ones, that fit L2."""
+    if channels < lanes // 2 or pixels * lanes * size > SQUARES:
+        return False
+    outputs = len(width.first)
+    partly = outputs < FILLED * lanes * -(-outputs // lanes) or width.stride > SPLIT_STRIDE
+    shared = n * -(-channels // lanes) >= jit.thread_count()
+    return width.size <= (NARROW_IF_PARTLY if partly and shared else NARROW) * lanes
 
 
 def _in_blocks(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:

@@ -6,7 +6,7 @@ Offsets and counts are in elements, steps too; x and y are addresses.
 from __future__ import annotations
 
 from convalgos.cpu.layout.strided_rows import strided_elements
-from convalgos.cpu.pooling.elements import MEAN, PoolElements
+from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
@@ -47,6 +47,19 @@ def fill_identity(v: Vec, FORM: int, REDUCTION: int, target: Value, count: Value
     of = PoolElements(v, FORM, REDUCTION)
     with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
         of.v.store(of.identity(), v.pointer(target), v.imul(i, v.lanes))
+
+
+@simd.emitter
+def round_elements(v: Vec, FORM: int, source: Value, target: Value, count: Value) -> None:
+    """target[:count] = source, which may be read for a vector behind its end."""
+    of, from_, to = PoolElements(v, FORM, MAX), v.pointer(source), v.pointer(target)
+
+    def chunk(first: Value, vectors: int, mask: Value = None) -> None:
+        for i in range(vectors):
+            at = v.iadd(first, i * v.lanes)
+            of.store(v.load(from_, at), to, at, mask)
+
+    loop_chunks(of.v, of.maps, count, UNROLLED, chunk)
 
 
 @simd.emitter

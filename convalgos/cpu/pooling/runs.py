@@ -40,8 +40,9 @@ class Computed:
         size = {1: 1, 8: 8}.get(problem.itemsize, 4)
         self.kinds = size, simd.lanes(size), FORMS["float32"] if self.widens else form
         self.sizes = {"size": size, "stored": size if self.widens else problem.itemsize}
-        moved = (math.prod(problem.x_shape) + math.prod(problem.y_shape)) * problem.itemsize
-        self._parallel = (GRADIENT_PASSES if gradient else 1) * moved / BYTES > SMALL
+        elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
+        moved = elements * (GRADIENT_PASSES * size if gradient else problem.itemsize)
+        self._parallel = moved / BYTES > SMALL
 
     def tasks(self, units: int) -> int:
         """Among how many threads so many units of work are shared."""

@@ -4,6 +4,9 @@ Channels lie in the lanes, so that a whole vector of windows is done at once, wh
 taps: each tap takes dy in those lanes whose maximum it is. With channels first, the lanes are planes, brought
 into pixels by transposes, a band of rows at a time. Rows of vectors as wide as the map would leave most lanes
 empty where maps are small, and take elements apart where windows are strided.
+
+Of means of three dimensions, dy of the slices whose windows meet one of x is summed first, in scratch. So a
+window takes the steps of its slices and those of one slice, not their product.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
 from convalgos.cpu.pooling.maxima import PLACE
 from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, Divisor
-from convalgos.cpu.pooling.tables import GRADIENT_BAND
+from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -26,7 +29,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_b
 SCATTER_FIELDS = fields(
     "x y dx given scratch scratch_bytes stored size tasks planes blocks channels block_channels bands "
     "band_table row_table windows columns outputs inner inner_end x_plane x_pixel y_plane y_pixel rows_in "
-    "rows_out counts row_counts gather place"
+    "rows_out counts row_counts gather place slices slices_out slice_table slice_counts summed summed_line"
 )
 PLACED = 2  # beside the reductions MAX and MEAN: a maximum whose places are known
 WINDOW_ROW = fields("x rows")  # the first row of x under a row of outputs, and how many there are
@@ -164,6 +167,46 @@ def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) 
         loop_chunks(v, v, channels, UNROLLED, chunk)
 
 
+@simd.emitter
+def add_slices(
+    v: Vec, y: Value, target: Value, count: Value, slices: Value, step: Value, counts: Value
+) -> None:
+    """target[i] = the sum of y[t * step + i] / counts[t] over t < slices, for i < count."""
+    source, to = v.pointer(y), v.pointer(target)
+
+    def chunk(first: Value, vectors: int, mask: Value = None) -> None:
+        totals = [v.register(v.zero()) for _ in range(vectors)]
+        with v.loop(slices) as t:
+            by = Divisor(v, v.broadcast(v.pointer(counts), t))
+            line = v.at(source, v.iadd(first, v.imul(t, step)))
+            for j, total in enumerate(totals):
+                value = v.load(line, j * v.lanes) if mask is None else v.load_masked(line, 0, mask)
+                total.set(v.fadd(total.value, by.quotient(value)))
+        for j, total in enumerate(totals):
+            at = v.iadd(first, j * v.lanes)
+            if mask is None:
+                v.store(total.value, to, at)
+            else:
+                v.store_masked(total.value, to, at, mask)
+
+    loop_chunks(v, v, count, UNROLLED, chunk)
+
+
+@jit.helper
+def sum_slices(
+    SIZE: int, LANES: int, args: int, plane: int, first: int, runs: int, run: int, target: int
+) -> None:
+    """What dy gives to a slice of x: `runs` of so many elements, from element `first` of slices of dy on."""
+    a = carray(pointer(args), 1, SCATTER_FIELDS)[0]
+    met = carray(pointer(a.slice_table), a.slices, MEETING)[plane % a.slices]
+    from_ = a.y + ((plane // a.slices * a.slices_out + met.first) * a.y_plane + first) * SIZE
+    for i in range(runs):
+        add_slices(
+            SIZE, LANES, from_ + i * a.channels * SIZE, target + i * a.y_pixel * SIZE, run, met.count,
+            a.y_plane, a.slice_counts + met.first * SIZE,
+        )  # fmt: skip
+
+
 @jit.helper
 def scatter_band(
     SIZE: int, LANES: int, FORM: int, REDUCTION: int, FILLS: int, ROWS: int, TAPS: int, args: int,
@@ -201,6 +244,45 @@ def scatter_band(
             )  # fmt: skip
 
 
+@jit.helper
+def sum_band_of_slices(
+    SIZE: int, LANES: int, args: int, number: int, plane: int, first: int, channels: int, summed: int
+) -> int:
+    """`sum_slices` of a band, of so many channels; where that of the first row of outputs would lie."""
+    a = carray(pointer(args), 1, SCATTER_FIELDS)[0]
+    band = carray(pointer(a.band_table), a.bands, GRADIENT_BAND)[number]
+    begin = band.outputs * a.outputs
+    pixels = (band.outputs_end - band.outputs) * a.outputs
+    runs = 1 if channels == a.channels else pixels  # of all channels of all pixels, or of some of each
+    run = pixels * channels if channels == a.channels else channels
+    sum_slices(SIZE, LANES, args, plane, begin * a.channels + first, runs, run, summed)
+    return int(summed - begin * a.y_pixel * SIZE)
+
+
+@jit.helper
+def bring_planes(
+    SIZE: int, LANES: int, REDUCTION: int, args: int, number: int, first: int, lanes: int, x_pixels: int,
+    dy_pixels: int, summed: int,
+) -> None:  # fmt: skip
+    """What windows of a band meet of x, for maxima, and their dy, of so many planes, as pixels."""
+    a = carray(pointer(args), 1, SCATTER_FIELDS)[0]
+    band = carray(pointer(a.band_table), a.bands, GRADIENT_BAND)[number]
+    rows = carray(pointer(a.row_table), a.rows_out + 1, WINDOW_ROW)
+    begin = band.outputs * a.outputs
+    count = (band.outputs_end - band.outputs) * a.outputs
+    if REDUCTION == MAX:
+        low = rows[band.outputs].x
+        last = rows[band.outputs_end - 1]
+        source = a.x + (first * a.x_plane + low * a.columns) * SIZE
+        call(a.gather, (source, a.x_plane, 1, lanes, (last.x + last.rows - low) * a.columns, x_pixels))
+    source, line = a.y + (first * a.y_plane + begin) * SIZE, a.y_plane
+    if REDUCTION == MEAN and a.slices:
+        source, line = summed, a.summed_line
+        for lane in range(lanes):
+            sum_slices(SIZE, LANES, args, first + lane, begin, 1, count, source + lane * line * SIZE)
+    call(a.gather, (source, line, 1, lanes, count, dy_pixels))
+
+
 @jit.specialise
 def scatter_gradient(
     SIZE: int, LANES: int, FORM: int, REDUCTION: int, PLANES: int, FILLS: int, ROWS: int, TAPS: int
@@ -217,28 +299,26 @@ def scatter_gradient(
         x_pixels = a.scratch + task * a.scratch_bytes
         dx_pixels = x_pixels + (a.rows_in * a.columns + LANES) * LANES * SIZE
         dy_pixels = dx_pixels + (a.rows_in * a.columns + LANES) * LANES * SIZE
+        summed = x_pixels + a.summed
         row_elements = a.columns * a.x_pixel
         total = a.planes * a.blocks * a.bands
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             block = unit // a.bands
-            band = bands[unit % a.bands]
+            number = unit % a.bands
+            band = bands[number]
             height = band.end - band.first
             count = band.outputs_end - band.outputs
             channels = a.block_channels
             if PLANES:
                 channels = LANES
                 begin = rows[band.outputs].x
-                last = rows[max(band.outputs, band.outputs_end - 1)]
                 first = block * LANES
                 lanes = min(LANES, a.channels - first)
                 plane = first * a.x_plane
                 if count > 0:
-                    if REDUCTION == MAX:
-                        source = a.x + (plane + begin * a.columns) * SIZE
-                        pixels = (last.x + last.rows - begin) * a.columns
-                        call(a.gather, (source, a.x_plane, 1, lanes, pixels, x_pixels))
-                    source = a.y + (first * a.y_plane + band.outputs * a.outputs) * SIZE
-                    call(a.gather, (source, a.y_plane, 1, lanes, count * a.outputs, dy_pixels))
+                    bring_planes(
+                        SIZE, LANES, REDUCTION, args, number, first, lanes, x_pixels, dy_pixels, summed
+                    )
                 x = x_pixels - begin * row_elements * SIZE
                 dx = dx_pixels - band.first * row_elements * SIZE
                 dy = dy_pixels - band.outputs * a.outputs * LANES * SIZE
@@ -252,6 +332,8 @@ def scatter_gradient(
                 x = a.x + (plane * a.x_plane + first) * a.stored
                 dx = a.dx + (plane * a.x_plane + first) * SIZE
                 dy = a.y + (plane * a.y_plane + first) * SIZE
+                if REDUCTION == MEAN and a.slices:
+                    dy = sum_band_of_slices(SIZE, LANES, args, number, plane, first, channels, summed)
                 places = a.given + (plane * a.y_plane + first) * PLACE
                 if not FILLS:
                     zero_pixels(
@@ -259,9 +341,8 @@ def scatter_gradient(
                         channels,
                     )  # fmt: skip
             scatter_band(
-                SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, args, unit % a.bands, x, dy, dx, channels,
-                places,
-            )  # fmt: skip
+                SIZE, LANES, FORM, REDUCTION, FILLS, ROWS, TAPS, args, number, x, dy, dx, channels, places
+            )
             if PLANES:
                 target = a.dx + (plane + band.first * a.columns) * SIZE
                 call(a.place, (dx_pixels, a.x_plane, 1, lanes, height * a.columns, target))

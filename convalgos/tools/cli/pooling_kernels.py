@@ -48,14 +48,14 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
             yield maxima.maxima_channels_first, (*kinds, stride)
         if FORMS[dtype] == FORMS["float32"]:
             yield slice_maxima.slice_maxima, kinds[:2]
-            for stride in range(1, SPLIT_STRIDE + 1):
-                yield phase_maxima.phase_maxima, (*kinds[:2], stride)
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
             for planes, tiles, window in product((False, True), (False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, reduction, planes, tiles, *window)
+        for each in range(2) if dtype in DTYPES["mean"] else ():
+            yield placed_gradients.add_gradient_at_places, (*kinds, each)
+            yield phase_maxima.phase_maxima, (*kinds, 1 + each)
         if FORMS[dtype] == FORMS["float32"]:
             for planes in (False, True):
-                yield placed_gradients.add_gradient_at_places, (*kinds[:2], planes)
                 yield tile_gradients.tile_gradient, (*kinds[:2], 1 + planes, 2)
             for tiles, window in product((False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, PLACED, False, tiles, *window)
