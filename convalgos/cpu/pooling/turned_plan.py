@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from convalgos.core.laid_arrays import as_laid, copy_into
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.found_plan import FoundPlan, has_found_plan
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
@@ -53,10 +54,10 @@ class TurnedPlan:
     def run(self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray | None = None) -> None:
         """Write dx; all `as_laid`."""
         assert x is not None, "a maximum has a gradient where x is"
-        given, of_x = (np.ascontiguousarray(np.moveaxis(array, -1, 1)) for array in (dy, x))
+        given, of_x = (as_laid(np.moveaxis(array, -1, 1)) for array in (dy, x))
         target = np.empty(of_x.shape, of_x.dtype)
         if self._gradient is not None:
             self._gradient.run(given, target, of_x)
         elif self._of_maxima is not None:
             self._of_maxima.gradient(of_x, given, target)
-        dx[...] = np.moveaxis(target, 1, -1)
+        copy_into(np.moveaxis(dx, -1, 1), target)
