@@ -9,7 +9,7 @@ import scipy.signal
 
 import convalgos as ca
 from convalgos.cpu.spectral import line_roots
-from convalgos.signal import exact_integers, small_calls, window_sums
+from convalgos.signal import exact_integers, short_signals, small_calls, window_sums
 from convalgos.signal.modes import larger_first
 from convalgos.signal.problems import run_as_problem
 
@@ -153,6 +153,50 @@ def test_transforms_along_axes_repeat_either_array(types):
             theirs = scipy.signal.fftconvolve(x, w, mode, axes=axis)
             assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
             assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("types", ["dd", "fF", "DD", "hf"])
+def test_groups_of_small_convolutions_are_not_transformed(monkeypatch, types):
+    monkeypatch.setattr(short_signals, "_cyclic", None)
+    rng = np.random.default_rng(3)
+    for s1, s2, axes in (
+        ((5, 30), (5, 4), 1),
+        ((31, 3), (6, 3), 0),
+        ((3, 7, 9), (3, 8, 2), (1, 2)),
+        ((6, 4, 8), (5, 4, 3), (0, 2)),
+        ((9, 3, 16), (2, 5, 16), (0, 1)),
+    ):
+        x, w = extreme(rng, s1, types[0]), extreme(rng, s2, types[1])
+        for mode in ("full", "same"):
+            ours = ca.signal.fftconvolve(x, w, mode, axes=axes)
+            theirs = scipy.signal.fftconvolve(x, w, mode, axes=axes)
+            assert ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.flags.c_contiguous
+            assert np.abs(ours - theirs).max() < 1e-6 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("char", "fdFD")
+def test_separable_filters_of_single_taps_multiply(monkeypatch, char):
+    small_calls.known_calls.clear()
+    theirs = scipy.signal.sepfir2d
+    monkeypatch.setattr(scipy.signal, "sepfir2d", None)
+    rng = np.random.default_rng(4)
+    for shape in ((9, 6), (1, 1), (70, 2), (2, 70)):
+        x = extreme(rng, shape, char)
+        for taps in {char, char.lower()}:
+            row, column = extreme(rng, (1,), taps) * 2 - 1, extreme(rng, (1,), taps) * 2 + 1
+            for image in (x, x[::-1], np.asfortranarray(x)):
+                y = ca.signal.sepfir2d(image, row, column)
+                wanted = theirs(image, row, column)
+                assert y.dtype == wanted.dtype and np.array_equal(y, wanted) and not np.shares_memory(x, y)
+        assert np.isnan(ca.signal.sepfir2d(x, np.full(1, np.nan, char), np.ones(1, char))).all()
+        with pytest.raises((ValueError, TypeError)):
+            ca.signal.sepfir2d(x, np.ones((1, 1), char), np.ones(1, char))
+
+
+def test_rates_that_are_the_same_copy_signals_as_they_lie():
+    for x in (np.ones((6, 7)).T, np.ones((6, 7))[::-1], np.ones((6, 14))[:, ::2]):
+        ours, theirs = (module.resample_poly(x, 3, 3) for module in (ca.signal, scipy.signal))
+        assert ours.strides == theirs.strides and not np.shares_memory(ours, x)
 
 
 @pytest.mark.parametrize("fill", [3, -2, 2.5, np.nan, 1e300, 300, 2**40])

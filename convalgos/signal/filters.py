@@ -24,6 +24,8 @@ from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
 
+SINGULAR = 1e-7  # share by which SciPy's Savitzky-Golay coefficients may miss the fit: larger ones are no fit
+
 
 @small_lines.small_without_feedback
 @any_kind("cupyx.scipy.signal")
@@ -190,16 +192,15 @@ def savgol_filter(
         return np.zeros_like(lines, order="C")
     h = _coefficients(window_length, polyorder, deriv, float(delta)).astype(lines.dtype)
     if mode == "interp":
-        first, last = _edges(window_length, polyorder, deriv, float(delta))  # (half, window_length) each
         along = np.moveaxis(lines, at, -1)  # (..., n)
         ends = along[..., :window_length], along[..., n - window_length :]
         if not all(np.isfinite(end).all() for end in ends):
             return None  # SciPy refuses to fit them
-        low, high = ends[0] @ first.T, ends[1] @ last.T
+        first, last = _ends(ends, window_length, polyorder, deriv, float(delta))
         y = filtered(lines, h, at, half, n, out)  # which may be the signal itself
         if y is not None and half:
-            _cut(y, at, 0, half)[...] = np.moveaxis(low, -1, at)
-            _cut(y, at, n - half, n)[...] = np.moveaxis(high, -1, at)
+            _cut(y, at, 0, half)[...] = np.moveaxis(first, -1, at)
+            _cut(y, at, n - half, n)[...] = np.moveaxis(last, -1, at)
         return y
     if mode == "constant" and cval == 0:
         return filtered(lines, h, at, half, n, out)
@@ -253,19 +254,35 @@ def _between_mirrors(x: np.ndarray, axis: int, edge: int, padtype: str | None) -
 
 @lru_cache(64)
 def _coefficients(window_length: int, polyorder: int, deriv: int, delta: float) -> np.ndarray:
-    return np.asarray(scipy.signal.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta))
+    """(window_length,): SciPy's, where powers of samples tell polynomials apart, else those of `_fit`."""
+    theirs = np.asarray(scipy.signal.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta))
+    if deriv > polyorder:
+        return theirs
+    basis, values = _fit(window_length, polyorder, deriv, delta)
+    ours: np.ndarray = (basis @ values[-1])[::-1]
+    return theirs if abs(theirs - ours).sum() <= SINGULAR * abs(ours).sum() else ours
+
+
+def _ends(
+    ends: tuple[np.ndarray, np.ndarray], window_length: int, polyorder: int, deriv: int, delta: float
+) -> list[np.ndarray]:
+    """(..., half) twice: the first and last samples from those of their windows, (..., window_length) twice.
+
+    In float64, through the polyorder + 1 numbers that tell a polynomial: large windows take little memory.
+    """
+    basis, values = _fit(window_length, polyorder, deriv, delta)
+    half = window_length // 2
+    at = slice(0, half), slice(window_length - half, window_length)
+    return [end @ basis @ values[rows].T for end, rows in zip(ends, at, strict=True)]
 
 
 @lru_cache(64)
-def _edges(window_length: int, polyorder: int, deriv: int, delta: float) -> tuple[np.ndarray, np.ndarray]:
-    """(half, window_length) twice: the first and last samples from those of the window that they lie in."""
+def _fit(window_length: int, polyorder: int, deriv: int, delta: float) -> tuple[np.ndarray, np.ndarray]:
+    """(window_length, polyorder + 1), orthonormal polynomials at the samples of a window, and
+    (window_length + 1, polyorder + 1), their derivatives there and, in the last row, in the middle."""
     scale = max(1, window_length - 1) / 2
-    at = np.arange(window_length) / scale - 1  # (window_length), from -1 to 1
-    q, r = np.linalg.qr(legendre.legvander(at, polyorder))  # of the polynomials, which are nearly orthogonal
-    values: np.ndarray = np.zeros((window_length, polyorder + 1))
-    if deriv <= polyorder:
-        slopes = legendre.legder(np.eye(polyorder + 1), deriv)  # of each polynomial, a column
-        values = legendre.legval(at, slopes).T / (scale * delta) ** deriv
-    matrix = values @ np.linalg.solve(r, q.T)  # (window_length, window_length)
-    half = window_length // 2
-    return matrix[:half], matrix[window_length - half :]
+    at = np.append(np.arange(window_length) / scale - 1, 0.0)  # from -1 to 1, then the middle
+    q, r = np.linalg.qr(legendre.legvander(at[:-1], polyorder))  # of polynomials, nearly orthogonal already
+    slopes = legendre.legder(np.eye(polyorder + 1), deriv)  # of each polynomial, a column
+    values = legendre.legval(at, slopes).T / (scale * delta) ** deriv
+    return q, np.linalg.solve(r.T, values.T).T

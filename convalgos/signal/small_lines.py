@@ -76,7 +76,9 @@ def small_unchanged(function: Function) -> Function:
     @functools.wraps(function)
     def short(x: Any, up: Any, down: Any, *options: Any, **other: Any) -> Any:
         same = type(up) is type(down) is int and up == down > 0 and not options and other.keys() <= NO_RESULT
-        return x.copy() if same and type(x) is np.ndarray else function(x, up, down, *options, **other)
+        if same and type(x) is np.ndarray:
+            return x.copy("K")  # as SciPy copies it
+        return function(x, up, down, *options, **other)
 
     return short
 
