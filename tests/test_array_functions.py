@@ -119,6 +119,11 @@ CASES = [  # operator, inputs, which of them are constants of the model, attribu
     ("Gather", [X, AT[..., :3] % 3], (), {"axis": 1}),
     ("Gather", [numbers((11, 4)), AT], (0,), {}),
     ("GatherElements", [X, AT[:, :, :, None] % 5], (), {"axis": 2}),
+    ("Gather", [numbers((11, 103)), RNG.integers(-11, 11, (3, 31)).astype("i4")], (), {}),  # no buffer
+    ("Gather", [numbers((3, 7, 67)), RNG.integers(-7, 7, (5, 11))], (), {"axis": -2}),
+    ("GatherElements", [X, RNG.integers(-7, 7, (1, 2, 4, 11)).astype("i4")], (), {"axis": -1}),
+    ("GatherElements", [I, RNG.integers(-3, 3, (2, 4, 1))], (), {"axis": 0}),
+    ("GatherElements", [numbers((5,)), RNG.integers(-5, 5, (9,))], (0,), {}),
     ("GatherND", [X, RNG.integers(-2, 2, (4, 2))], (), {}),
     ("GatherND", [X, RNG.integers(-3, 3, (2, 4, 1))], (), {"batch_dims": 1}),
     *(
@@ -270,8 +275,18 @@ def test_they_are_stored_with_the_network(tmp_path):
     same(Network.load(tmp_path / "net")(x), right)
 
 
-def test_indices_beyond_an_array_are_told():
-    model, feeds = model_of("Gather", [numbers((3, 4)), np.int64([3])], (), {})
+@pytest.mark.parametrize(
+    ("operator", "x", "places"),
+    [
+        ("Gather", numbers((3, 4)), np.int64([3])),
+        ("Gather", numbers((3, 4096)), np.int64([0, 3])),
+        ("Gather", numbers((3, 4096)), np.int64([-4, 0])),
+        ("GatherElements", numbers((3, 4)), np.int64([[1, 3]])),
+        ("GatherElements", numbers((3, 4)), np.int64([[-4, 1]])),
+    ],
+)
+def test_indices_beyond_an_array_are_told(operator, x, places):
+    model, feeds = model_of(operator, [x, places], (), {})
     with pytest.raises(IndexError, match="out of bounds"):
         from_onnx(model)(*feeds.values())
 

@@ -14,6 +14,7 @@ from convalgos.core.moves import viewed_shape
 
 PADS = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 ALL = slice(None)
+BUFFERED = 8192  # elements from which on a look at all places costs less than the buffer of a checked gather
 
 
 def _seen(y: np.ndarray, x: np.ndarray, *others: np.ndarray, **options: Any) -> None:
@@ -144,8 +145,18 @@ def _padded_shape(x: Operand, pads: Operand, value: Operand, mode: str, axes: An
 # --- gathers and scatters --------------------------------------------------------------------------
 
 
+def _check_places(places: np.ndarray, size: int) -> None:
+    """Raise IndexError where places, counted from the end if negative, do not lie among so many elements."""
+    if places.size and not -size <= places.min() <= places.max() < size:
+        raise IndexError(f"places from {places.min()} to {places.max()} are out of bounds of {size} elements")
+
+
 def _gathered(y: np.ndarray, x: np.ndarray, places: np.ndarray, axis: int) -> None:
-    np.take(x, places, axis, out=y)
+    if y.size < BUFFERED:
+        np.take(x, places, axis, out=y)
+        return
+    _check_places(places, x.shape[axis])
+    np.take(x, places, axis, out=y, mode="wrap")  # which writes y at once; "raise" goes through a buffer
 
 
 def _gathered_shape(x: Operand, places: Operand, axis: int) -> Shape:

@@ -22,6 +22,7 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
+SEEN = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # functions that copy a view
 
 
 def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
@@ -53,6 +54,9 @@ class ArrayFunctionPlan:
             return BoundRun(lambda: None, ())
         operands, options = self.step.operands(inputs), dict(self.step.options)
         function = ARRAY_FUNCTIONS[self.step.function].compute
+        if self.step.function in SEEN and operands[0].flags.c_contiguous:
+            view = operands[0].reshape(y.shape)
+            return BoundRun(lambda: np.copyto(y, view))
 
         def run() -> None:
             with np.errstate(all="ignore"):
