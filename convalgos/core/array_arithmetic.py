@@ -45,6 +45,9 @@ def _of_any_number(function: Any) -> WholeArrays:
     return WholeArrays(compute, broadcast_shape)
 
 
+SUM = _of_any_number(np.add)
+
+
 def _quotient(y: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     """a / b, of whole numbers towards zero."""
     if y.dtype.kind == "f":
@@ -62,9 +65,7 @@ def _power(y: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 
 
 def _mean_of(y: np.ndarray, *arrays: np.ndarray) -> None:
-    np.copyto(y, arrays[0])
-    for other in arrays[1:]:
-        np.add(y, other, out=y)
+    SUM.compute(y, *arrays)
     y /= len(arrays)
 
 
@@ -158,7 +159,7 @@ ARITHMETIC: dict[str, WholeArrays] = {
     **{name: _by_ufunc(name) for name in UFUNCS},
     "maximum": _of_any_number(np.maximum),
     "minimum": _of_any_number(np.minimum),
-    "sum_of": _of_any_number(np.add),
+    "sum_of": SUM,
     "mean_of": WholeArrays(_mean_of, broadcast_shape),
     "quotient": WholeArrays(_quotient, broadcast_shape),
     "power": WholeArrays(_power, broadcast_shape),

@@ -12,7 +12,6 @@ from convalgos.core.arguments import Shape
 from convalgos.core.array_operands import Operand, WholeArrays, counted_axis, like_first
 from convalgos.core.moves import viewed_shape
 
-PADS = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 ALL = slice(None)
 BUFFERED = 8192  # elements from which on a look at all places costs less than the buffer of a checked gather
 
@@ -130,7 +129,7 @@ def _padded(y: np.ndarray, x: np.ndarray, pads: np.ndarray, value: np.ndarray, m
     ]
     around = [(max(0, low), max(0, high)) for low, high in ends]
     if mode != "constant":
-        y[...] = np.pad(inner, around, mode=PADS[mode])  # type: ignore[call-overload]
+        y[...] = np.pad(inner, around, mode=mode)  # type: ignore[call-overload]
         return
     y[...] = value.reshape(-1)[0]
     y[tuple(slice(low, low + n) for n, (low, _) in zip(inner.shape, around, strict=True))] = inner
