@@ -167,7 +167,8 @@ __device__ inline T activated(T v) {
     return shared_out(v, sigmoid(v));
 #elif ACTIVATION == 6  // hard-swish
     const T raised = v + 3;
-    return shared_out(v, (raised < 0 ? T(0) : raised > 6 ? T(6) : raised) * T(1. / 6));
+    const T plain = shared_out(v, (raised < 0 ? T(0) : raised > 6 ? T(6) : raised) * T(1. / 6));
+    return plain * (1 + T(ACTIVATION_A)) + T(ACTIVATION_B);
 #elif ACTIVATION == 7  // GELU
     return shared_out(v, normal_distribution(v));
 #elif ACTIVATION == 8  // GELU by tanh: (1 + tanh(u)) / 2 = sigmoid(2 u)

@@ -93,7 +93,11 @@ def activation(d: Drawing, x: str) -> str:
 
 
 def finished(d: Drawing, y: str) -> str:
-    """Perhaps with a norm and an activation."""
+    """Perhaps with a norm, an activation, and a scale and a shift of all channels."""
     if d.chance(0.35):
         y = norm(d, y)
-    return activation(d, y) if d.chance(0.6) else y
+    y = activation(d, y) if d.chance(0.6) else y
+    if d.quantisable or not d.chance(0.1):
+        return y
+    scale, shift = (np.float32(d.rng.uniform(*ends)) for ends in ((-1.5, 1.5), (-0.5, 0.5)))
+    return d.node("Add", d.node("Mul", y, scale), shift)

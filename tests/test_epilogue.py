@@ -9,7 +9,7 @@ from cuda_shim.device import RecordingDevice, ShimDevice, missing
 import convalgos as ca
 from convalgos.core import epilogue
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.epilogue import NAMES, activated, activation_of
+from convalgos.core.epilogue import NAMES, Activation, activated, activation_of
 from convalgos.core.plan import numpy_dtype
 from convalgos.cpu.reference import answer, error_scale
 from convalgos.gpu.device import use
@@ -23,6 +23,7 @@ FORMS = (
     ("leaky_relu", -0.25),
     ["leaky_relu", 2],
     ("elu", 0.5, 2),
+    Activation("hard_swish", 0.5, -0.25),
 )
 PROBLEMS = [
     ca.ConvProblem.parse(text)
@@ -48,12 +49,13 @@ def by_definition(v, form):
         return b * (v if v > 0 else a * math.expm1(v))
     if name == "softplus":
         return max(v, 0) + math.log1p(math.exp(-abs(v)))
+    if name == "hard_swish":
+        return (1 + a) * v * min(max(v + 3, 0), 6) / 6 + b
     shares = {
         "relu": float(v > 0),
         "leaky_relu": 1 if v > 0 else a,
         "sigmoid": 1 / (1 + math.exp(-v)) / (v or 1),
         "silu": 1 / (1 + math.exp(-v)),
-        "hard_swish": min(max(v + 3, 0), 6) / 6,
         "gelu": math.erfc(-v / math.sqrt(2)) / 2,
         "tanh": math.tanh(v) / (v or 1),
         "mish": math.tanh(max(v, 0) + math.log1p(math.exp(-abs(v)))),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from convalgos.core import epilogue
-from convalgos.core.epilogue import activation_of
+from convalgos.core.epilogue import Activation, activation_of
 from convalgos.cpu.runtime.array_pass import ArrayPass, finish_array
 from convalgos.cpu.vectors.activations import ULPS
 
 FORMS = (
     "relu", ("clip", -1.25, 2.5), ("leaky_relu", 0.2), "sigmoid", "silu", "hard_swish", "gelu", "gelu_tanh",
-    "tanh", "elu", "selu", ("elu", -0.5, 2), "softplus", "mish",
+    "tanh", "elu", "selu", ("elu", -0.5, 2), "softplus", "mish", Activation("hard_swish", -0.5, 0.25),
 )  # fmt: skip
 EXACT = "relu", "clip"
 

@@ -1,5 +1,6 @@
 """Networks read from ONNX models: every fusion against ONNX Runtime, and trained models."""
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -197,6 +198,25 @@ def test_scales_become_part_of_the_convolutions_around_them():
     t = b.node("BatchNormalization", t, *statistics)
     net = check(b.model(t), numbers(SHAPE))
     assert len(net.graph.steps) == 5 and net.graph.steps[2].w.size == 8
+
+
+@pytest.mark.parametrize(
+    ("op", "scale", "folded"),
+    [
+        ("HardSwish", -0.75, Activation("hard_swish", -1.75, 0.5)),
+        ("Relu", 0.75, Activation("clip", 0.5, math.inf)),
+        ("Relu", -0.75, Activation("clip", -math.inf, 0.5)),
+        ("Sigmoid", 0.75, Activation("sigmoid")),  # which cannot
+    ],
+)
+def test_scales_and_shifts_of_all_channels_become_part_of_activations(op, scale, folded):
+    b = Builder()
+    first = b.node("Add", b.node("Mul", b.node(op, b.conv()), np.float32(scale)), np.float32(0.5))
+    second = b.conv(first, group=8, c=1)  # padding lies around it
+    third = b.node("Add", b.node("Mul", b.node(op, second), numbers((8, 1, 1))), np.float32(0.5))
+    net = check(b.model(b.conv(third)), numbers(SHAPE))
+    assert net.graph.steps[0].activation == folded
+    assert len(net.graph.steps) == 4 + (op == "Sigmoid")  # the scales of each channel stay
 
 
 def test_squeeze_and_excitation_and_linear_layers():

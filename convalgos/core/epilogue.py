@@ -35,8 +35,8 @@ class Activation(NamedTuple):
     """An activation with its numbers, which those that have none leave at 0."""
 
     name: str
-    a: float = 0.0  # slope of leaky_relu, low of clip, alpha of elu
-    b: float = 0.0  # high of clip, scale of elu
+    a: float = 0.0  # slope of leaky_relu, low of clip, alpha of elu, scale of hard_swish less 1
+    b: float = 0.0  # high of clip, scale of elu, shift of hard_swish
 
 
 class Kind(NamedTuple):
@@ -53,7 +53,7 @@ KINDS = {
     "leaky_relu": Kind(3, 1),  # v, below 0 slope * v
     "sigmoid": Kind(4, 0, 0.25),  # 1 / (1 + exp(-v))
     "silu": Kind(5, 0, 1.0999),  # v * sigmoid(v)
-    "hard_swish": Kind(6, 0, 1.5),  # v * min(max(v + 3, 0), 6) / 6
+    "hard_swish": Kind(6, 0, 1.5),  # v * min(max(v + 3, 0), 6) / 6; networks may scale and shift it
     "gelu": Kind(7, 0, 1.1290),  # v * Phi(v), the distribution of a normal variable
     "gelu_tanh": Kind(8, 0, 1.1290),  # v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 v^3))) / 2
     "tanh": Kind(9),
@@ -110,6 +110,8 @@ def steepest(activation: Activation | None) -> float:
     name, a, b = activation
     if name == "elu":
         return max(abs(b), abs(a * b))
+    if name == "hard_swish":
+        return KINDS[name].steepest * abs(1 + a)
     return max(KINDS[name].steepest, abs(a) if name == "leaky_relu" else 0)
 
 
@@ -165,8 +167,9 @@ def _activated(v: np.ndarray, name: str, a: float, b: float) -> Any:
     if name == "softplus":
         return np.maximum(v, 0) + np.log1p(np.exp(-np.abs(v)))
     if name == "hard_swish":
-        share = np.minimum(np.maximum(v + 3, 0), 6) / 6
-    elif name == "gelu":
+        plain = np.where(v < BELOW, 0, v * (np.minimum(np.maximum(v + 3, 0), 6) / 6))
+        return (1 + a) * plain + b
+    if name == "gelu":
         share = _normal_distribution(v)
     elif name == "gelu_tanh":
         share = _sigmoid(TANH_SCALE * (v + TANH_CUBE * v * v * v))

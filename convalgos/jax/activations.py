@@ -16,10 +16,12 @@ def activation_by_jax(v: JaxArray, activation: ActivationLike) -> JaxArray:
             return jnp.clip(v, found.a, found.b)
         case "leaky_relu":
             return jax.nn.leaky_relu(v, found.a)
+        case "hard_swish":
+            return (1 + found.a) * jax.nn.hard_swish(v) + found.b
         case "elu":
             return found.b * jax.nn.elu(v, found.a)
         case "gelu":
             return jax.nn.gelu(v, approximate=False)
         case "gelu_tanh":
             return jax.nn.gelu(v, approximate=True)
-    return getattr(jax.nn, found.name)(v)  # relu, sigmoid, silu, hard_swish, tanh, softplus, mish
+    return getattr(jax.nn, found.name)(v)  # relu, sigmoid, silu, tanh, softplus, mish

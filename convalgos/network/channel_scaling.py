@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeGuard
+
 import numpy as np
 
-from convalgos.network.graph import Convolution
+from convalgos.network.graph import Convolution, Step, TransposedConvolution
+from convalgos.network.mapped_weights import let_go, put_in_file
 
 
 def channel_scaling(
@@ -14,3 +18,28 @@ def channel_scaling(
     w = np.ascontiguousarray(scale, np.float32).reshape(-1, 1, *(1,) * ndim)  # (C, 1, 1, ...)
     bias = np.ascontiguousarray(shift, np.float32)
     return Convolution(name, (x,), y, w, bias, (1,) * ndim, ((0, 0),) * ndim, (1,) * ndim, len(w))
+
+
+def is_scale(step: Step) -> TypeGuard[Convolution]:
+    """Whether a step is y = scale * x + shift, with numbers of each channel."""
+    if not isinstance(step, Convolution) or len(step.inputs) > 1:
+        return False
+    alone = step.groups == len(step.w) and step.w.size == len(step.w)
+    return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
+
+
+def scaled_convolution(
+    of: Convolution | TransposedConvolution, by: Convolution
+) -> Convolution | TransposedConvolution:
+    """A convolution whose outputs are then scaled and shifted, and what follows that, as one."""
+    scale = by.w.reshape(-1)  # (K,)
+    ones = (1,) * (of.w.ndim - 2)
+    if isinstance(of, Convolution):
+        w = of.w * scale.reshape(-1, 1, *ones)
+    else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
+        of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
+        w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
+    let_go(of.w)
+    bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
+    shift = 0 if by.bias is None else by.bias
+    return replace(of, output=by.output, w=put_in_file(w), bias=bias + shift, activation=by.activation)

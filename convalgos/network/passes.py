@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
-from convalgos.network.channel_scaling import channel_scaling
+from convalgos.network.channel_scaling import channel_scaling, is_scale, scaled_convolution
 from convalgos.network.constants_joined import constants_joined
 from convalgos.network.graph import (
     Convolution,
@@ -24,6 +24,7 @@ from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.pixel_moves import PixelMove, orders_in_filters
+from convalgos.network.scaled_activations import with_scaled_activations
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
 
@@ -36,7 +37,7 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
-    return orders_in_filters(needed(moves_absorbed(needed(graph))))
+    return orders_in_filters(needed(moves_absorbed(with_scaled_activations(needed(graph)))))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
@@ -62,11 +63,11 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
     steps: dict[str, Step] = {}
     for step in graph.steps:
         of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
-        if not _is_scale(step) or not isinstance(step, Convolution):
+        if not is_scale(step) or not isinstance(step, Convolution):
             steps[step.output] = step
         elif isinstance(of, SUMMED) and not of.activation and len(of.inputs) == 1:
             del steps[of.output]
-            steps[step.output] = _scaled(of, step)
+            steps[step.output] = scaled_convolution(of, step)
         elif isinstance(of, GroupNormalization) and not of.activation:
             del steps[of.output]
             steps[step.output] = replace(_scaled_norm(of, step), activation=step.activation)
@@ -76,29 +77,6 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
-
-
-def _is_scale(step: Step) -> bool:
-    """Whether a step is y = scale * x + shift, with numbers of each channel."""
-    if not isinstance(step, Convolution) or len(step.inputs) > 1:
-        return False
-    alone = step.groups == len(step.w) and step.w.size == len(step.w)
-    return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
-
-
-def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
-    """A convolution whose outputs are then scaled and shifted, as one."""
-    scale = by.w.reshape(-1)  # (K,)
-    ones = (1,) * (of.w.ndim - 2)
-    if isinstance(of, Convolution):
-        w = of.w * scale.reshape(-1, 1, *ones)
-    else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
-        of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
-        w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
-    let_go(of.w)
-    bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
-    shift = 0 if by.bias is None else by.bias
-    return replace(of, output=by.output, w=put_in_file(w), bias=bias + shift, activation=by.activation)
 
 
 def _scaled_norm(of: Norm, by: Convolution) -> Norm:
@@ -177,7 +155,7 @@ def with_scales_ahead(graph: NetworkGraph) -> NetworkGraph:
     scales = {
         step.output: step
         for step in graph.steps
-        if _is_scale(step) and not getattr(step, "activation", None)
+        if is_scale(step) and not getattr(step, "activation", None)
         and step.output not in graph.outputs and readers[step.output]
         and all(_takes_scale(reader, step.output) for reader in readers[step.output])
     }  # fmt: skip

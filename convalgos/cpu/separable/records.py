@@ -125,6 +125,7 @@ class BandRecords:
             kernel = self._depthwise_kernel
             if (kind := kind_of_block(kernel, output.activation)) != CLIP:
                 record.set(filter_block=filter_block(*kernel, kind), finish=0)
+                limits = activation_numbers(FLOAT, output.activation)
             record.set(bounds=address(limits))
         else:
             record.set(limits=address(limits))

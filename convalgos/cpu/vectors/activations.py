@@ -100,8 +100,9 @@ def activate(v: Vec, kind: int, x: Value, a: Value, b: Value) -> Value:
         return _below_ramp(v, x, GELUS[name])
     if name == "hard_swish":
         share = fmin(v, v.fmax(v.fadd(x, v.const(3)), v.zero()), v.const(6))
-        share = v.fmul(share, v.const(1 / 6))
-    elif name == "silu":
+        plain = v.fmul(v.fmax(x, v.const(BELOW)), v.fmul(share, v.const(1 / 6)))
+        return v.fma(plain, v.fadd(a, v.const(1)), b)
+    if name == "silu":
         share = _sigmoid(v, x)
     elif name == "gelu":
         share = _normal_distribution(v, x)

@@ -113,7 +113,7 @@ def _activated(y: Tensor, activation: Activation | None) -> Tensor:
         "leaky_relu": lambda v: F.leaky_relu(v, activation.a),
         "sigmoid": torch.sigmoid,
         "silu": F.silu,
-        "hard_swish": F.hardswish,
+        "hard_swish": lambda v: (1 + activation.a) * F.hardswish(v) + activation.b,
         "gelu": F.gelu,
         "tanh": torch.tanh,
         "elu": lambda v: activation.b * F.elu(v, activation.a),
