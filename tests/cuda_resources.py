@@ -3,8 +3,8 @@
 To compile every build takes ten minutes of a core, and gives the same figures until a source, a macro or
 NVRTC changes. `cuda_resources.json` keeps them under a key of all three: what has no entry there is compiled,
 which only another NVRTC may ask for, and so is a sample of the rest, with each source for each architecture
-in it, which must come out as recorded. Its lines show in a review
-what a change of a kernel does to its registers.
+in it, which must come out as recorded. Its lines show in a review what a change of a kernel does to its
+registers.
 
     python tests/cuda_resources.py          compile what has no entry, and write the record anew
     python tests/cuda_resources.py ahead    compile what the tests will, and keep it in the cache folder
