@@ -2,8 +2,9 @@
 
 To compile every build takes ten minutes of a core, and gives the same figures until a source, a macro or
 NVRTC changes. `cuda_resources.json` keeps them under a key of all three: what has no entry there is compiled,
-and so is a sample of the rest, with each source for each architecture in it, which must come out as recorded.
-Its lines show in a review what a change of a kernel does to its registers.
+which only another NVRTC may ask for, and so is a sample of the rest, with each source for each architecture
+in it, which must come out as recorded. Its lines show in a review what a change of a kernel does to its
+registers.
 
     python tests/cuda_resources.py          compile what has no entry, and write the record anew
     python tests/cuda_resources.py ahead    compile what the tests will, and keep it in the cache folder
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cuda_shim.device import key_of
 
@@ -37,7 +39,16 @@ def recorded() -> dict[str, nvrtc.Compiled]:
     """By key. Nothing where all are to be compiled."""
     if os.environ.get("CONVALGOS_COMPILE_ALL"):
         return {}
-    return {key: _compiled(*figures) for _, key, *figures in json.loads(RECORD.read_text())}
+    return {key: _compiled(*figures) for _, key, *figures in _record()["builds"]}
+
+
+def unrecorded(pairs: Iterable[Pair]) -> list[Pair]:
+    """Those without an entry, where the record was made with this NVRTC; of others it tells nothing."""
+    record = _record()
+    if record["nvrtc"] != str(nvrtc.library_version()):
+        return []
+    keys = {key for _, key, *_ in record["builds"]}
+    return [pair for pair in pairs if key(*pair) not in keys]
 
 
 @cache
@@ -79,6 +90,11 @@ def compile_all(pairs: Iterable[Pair], by=compiled) -> list[nvrtc.Compiled]:
         return list(pool.map(lambda pair: by(*pair), pairs))
 
 
+def _record() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORD.read_text())
+    return found
+
+
 def _figures(result: nvrtc.Compiled) -> list[object]:
     return [[list(astuple(kernel)) for kernel in result.kernels], list(result.warnings)]
 
@@ -94,7 +110,8 @@ def write(pairs: Iterable[Pair]) -> None:
         json.dumps([f"{build} {arch}", key(build, arch), *_figures(result)])
         for (build, arch), result in zip(pairs, compile_all(pairs), strict=True)
     ]
-    write_atomic(RECORD, "[\n" + ",\n".join(sorted(lines)) + "\n]\n")
+    made_by = json.dumps(str(nvrtc.library_version()))
+    write_atomic(RECORD, f'{{"nvrtc": {made_by}, "builds": [\n' + ",\n".join(sorted(lines)) + "\n]}\n")
 
 
 if __name__ == "__main__":
@@ -102,7 +119,7 @@ if __name__ == "__main__":
 
     every = test_gpu_kernels.every_pair()
     if sys.argv[1:] == ["ahead"]:
-        unknown = [pair for pair in every if key(*pair) not in recorded()]
+        unknown = [pair for pair in every if key(*pair) not in recorded()]  # by another NVRTC
         compile_all([*sample(every), *unknown], compiled_here)
     else:
         write(every)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -46,8 +47,14 @@ def may_serve(algorithm: Algorithm, *problems: ConvProblem) -> bool:
 def serves(choice: str, problem: ConvProblem) -> bool:
     if choice == "auto":
         return True
-    algorithm = find_algorithm(choice)
+    algorithm = _found(choice)
     return algorithm.why_not(algorithm.computed(problem)) is None
+
+
+@cache
+def _found(choice: str) -> Algorithm:
+    """Of some hundred problems that are drawn until one is served, each asks for it."""
+    return find_algorithm(choice)
 
 
 def random_problems(count, seed=2):

@@ -33,11 +33,9 @@ def test_forms_are_convolutions_of_fractions(kind, m, r):
 
 
 def test_their_errors_grow_less_than_those_of_one_transform():
-    assert (
-        bilinear_form(SYMBOLIC, 6, 3).amplification() < 1.1 * amplification(2, 3) < 0.3 * amplification(6, 3)
-    )
+    assert bilinear_form(SYMBOLIC, 6, 3).amplification < 1.1 * amplification(2, 3) < 0.3 * amplification(6, 3)
     nested = bilinear_form(NESTED, 6, 9)
-    assert nested.alpha == 20 and nested.amplification() < amplification(4, 5)  # of nine taps and of five
+    assert nested.alpha == 20 and nested.amplification < amplification(4, 5)  # of nine taps and of five
 
 
 def test_integers_stay_exact_through_the_symbolic_transform():

@@ -7,7 +7,7 @@ where its text and NVRTC are those of then; what has changed since is compiled h
 from itertools import product
 
 import pytest
-from cuda_resources import Pair, compile_all, compiled, compiled_here, sample
+from cuda_resources import Pair, compile_all, compiled, compiled_here, sample, unrecorded
 from cuda_shim.device import A100, H200, RecordingDevice
 from helpers import table_problems
 
@@ -133,6 +133,13 @@ def test_output_steps_and_pooling_compile():
         assert not result.warnings, f"{build} for {arch}: {result.warnings}"
         for kernel in result.kernels:
             assert kernel.spill_bytes <= 64, f"{build} for {arch}: {kernel}"
+
+
+@needs_nvrtc
+def test_the_record_is_of_these_sources():
+    """A change of a header is one of all builds, which every run compiled from then on: 400 CPU seconds."""
+    missing = unrecorded(every_pair())
+    assert not missing, f"{len(missing)} builds are not in it: python tests/cuda_resources.py adds them"
 
 
 @needs_nvrtc

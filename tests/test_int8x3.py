@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.core.layouts import laid, to_logical
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm.digit_terms import unit_bits
+from convalgos.cpu.gemm.digit_terms import find_units
 from convalgos.cpu.int8x3 import ALGORITHMS, MOST_PRODUCTS
 from convalgos.cpu.reference import deviation, error_scale, reference
+from convalgos.cpu.runtime import jit
 
 (DIGITS,) = ALGORITHMS
 POINT = ConvProblem.parse("n1 c70 h9 w13 k40 r1 s1 blocked16")
@@ -37,14 +36,26 @@ def reals(problem, seed=0):
     return (rng.standard_normal(s).astype(np.float32) for s in (problem.x_shape, problem.w_shape))
 
 
-@given(st.floats(0, float(LARGEST), width=32))
-def test_digits_of_the_largest_number_fit_in_its_unit(largest):
+@jit.specialise
+def units_of(COUNT: int) -> jit.Kernel:
+    def units_of(largest: int, task: int) -> None:
+        find_units(4, 16, largest, COUNT)
+
+    return units_of
+
+
+def test_digits_of_the_largest_number_fit_in_its_unit():
     """127 (2^16 + 2^8 + 1) units, and no more than twice as many as are needed."""
-    bits = unit_bits(int(np.float32(largest).view(np.int32)))
-    unit = np.int32(bits).view(np.float32)
-    units = np.rint(float(largest) / float(unit))
-    assert units <= 127 * 0x10101
-    assert units > 127 * 0x10101 // 2 or unit == np.finfo(np.float32).tiny
+    of_one = [0, 1, 0x7EFEFD, 0x7EFEFE, 0x7EFEFF, 0x7FFFFF]  # digits end at the third of them
+    largest = np.add.outer(np.arange(255, dtype=np.int32) << 23, np.array(of_one, np.int32)).reshape(-1)
+    largest = np.concatenate((largest, [0x7F800000, 0x7FC00000, -1])).astype(np.int32)
+    found = largest.copy()
+    jit.launch(units_of(len(found) - 1), found.ctypes.data, 1)
+    assert found[-1] == -1 and np.isnan(found[-3:-1].view(np.float32)).all()
+    unit = found[:-3].view(np.float32).astype(float)
+    units = np.rint(largest[:-3].view(np.float32) / unit)
+    assert (units <= 127 * 0x10101).all()
+    assert ((units > 127 * 0x10101 // 2) | (unit == np.finfo(np.float32).tiny)).all()
 
 
 def test_each_pixel_has_a_unit_of_its_own():

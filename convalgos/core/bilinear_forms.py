@@ -19,6 +19,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.cook_toom import Axpy, CookToom, Matrix, cook_toom, growth, multiply
 
 NESTED, SYMBOLIC = range(2)  # kinds of forms, as kernels take them
@@ -56,6 +57,7 @@ class BilinearForm(ABC):
     def gather(self, axpy: Axpy, products: Sequence[Any]) -> list[Any]:
         """(alpha,) to (m,)."""
 
+    @cached_attribute
     def amplification(self) -> float:
         """`cook_toom.amplification` of the whole form."""
         one, zero = Fraction(1), Fraction(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 from convalgos.core.algorithm import Algorithm
@@ -108,11 +109,18 @@ def table_problems(
 
     direction: by default the first that the algorithm computes.
     """
-    direction = direction or algorithm.directions[0]
-    for text, layout in product(PROBLEMS, ("channels_first", "channels_last")):
-        problem = ConvProblem.parse(text).replace(layout=layout, dtype=dtype, direction=direction)
+    for problem in _table(dtype, direction or algorithm.directions[0]):
         problem = suited(algorithm, problem)
         yield problem, algorithm.why_not(algorithm.computed(problem))
+
+
+@cache
+def _table(dtype: str, direction: str) -> tuple[ConvProblem, ...]:
+    """Each problem of the table in both layouts."""
+    return tuple(
+        ConvProblem.parse(text).replace(layout=layout, dtype=dtype, direction=direction)
+        for text, layout in product(PROBLEMS, ("channels_first", "channels_last"))
+    )
 
 
 def suited(algorithm: Algorithm, problem: ConvProblem) -> ConvProblem:

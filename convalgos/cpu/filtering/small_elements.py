@@ -33,6 +33,11 @@ def copy_element(target: int, source: int, size: int) -> None:
 
 
 @jit.helper
+def is_aligned(array: int) -> bool:
+    return carray(pointer(array + FLAGS), 1, np.int32)[0] & ALIGNED != 0  # type: ignore[no-any-return]
+
+
+@jit.helper
 def step_of_columns(array: int) -> int:
     """Bytes between neighbours along the last axis."""
     last = carray(pointer(array + NDIM), 1, np.int32)[0] - 1

@@ -17,13 +17,12 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.filtering.small_elements import (
-    ALIGNED,
-    FLAGS,
     HEAD,
     STRIDES,
     copy_element,
     count_reference,
     integer_of,
+    is_aligned,
     step_of_columns,
     taps_are_finite,
     word_of,
@@ -103,9 +102,8 @@ def _filter_rates(this: int, given: int, count: int) -> int:
     The result is y, or None where x or w is not aligned, or w not finite.
     """
     x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
-    both = carray(pointer(x + FLAGS), 1, np.int32)[0] & carray(pointer(w + FLAGS), 1, np.int32)[0]
     result = this  # it is None
-    if both & ALIGNED and run_rates(
+    if is_aligned(x) and is_aligned(w) and run_rates(
         integer_of(word_of(given), 0), word_of(x + HEAD), word_of(word_of(x + STRIDES)), step_of_columns(x),
         word_of(w + HEAD), step_of_columns(w), word_of(y + HEAD),
     ):  # fmt: skip

@@ -17,9 +17,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.filtering.small_elements import (
-    ALIGNED,
     DTYPE,
-    FLAGS,
     HEAD,
     NDIM,
     STRIDES,
@@ -27,6 +25,7 @@ from convalgos.cpu.filtering.small_elements import (
     copy_element,
     count_reference,
     integer_of,
+    is_aligned,
     step_of_columns,
     taps_are_finite,
     word_of,
@@ -101,9 +100,8 @@ def _filter_small(this: int, given: int, count: int) -> int:
     The result is y, or None where x or w is not aligned, or w not finite.
     """
     x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
-    both = carray(pointer(x + FLAGS), 1, np.int32)[0] & carray(pointer(w + FLAGS), 1, np.int32)[0]
     result = this  # it is None
-    if both & ALIGNED:
+    if is_aligned(x) and is_aligned(w):
         of_x, of_w = word_of(x + STRIDES), word_of(w + STRIDES)  # of one axis: the only row begins at 0
         if run_windows(
             integer_of(word_of(given), 0), word_of(x + HEAD), word_of(of_x), step_of_columns(x),
@@ -117,9 +115,7 @@ def _filter_small(this: int, given: int, count: int) -> int:
 @jit.helper
 def is_array(a: Any, array: int, ndim: int) -> bool:
     """Whether an object is an aligned array of the record's type and of so many axes."""
-    if word_of(array + TYPE) != a.array or word_of(array + DTYPE) != a.dtype:
-        return False
-    if carray(pointer(array + FLAGS), 1, np.int32)[0] & ALIGNED == 0:
+    if word_of(array + TYPE) != a.array or word_of(array + DTYPE) != a.dtype or not is_aligned(array):
         return False
     return carray(pointer(array + NDIM), 1, np.int32)[0] == ndim  # type: ignore[no-any-return]
 

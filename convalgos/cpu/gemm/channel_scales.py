@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.cpu.vectors.integers import words_of
-from convalgos.cpu.vectors.simd import LINE, Value, Vec, emitter
+from convalgos.cpu.vectors.simd import LINE
 
 ALIKE = 2  # exponents of the largest weights of channels, up to which they stay as they are
 UNLIKE = 4  # times spreads where channels are scaled, as few of them have the largest numbers
@@ -44,21 +43,3 @@ def tell_scales(largest: np.ndarray, to: np.ndarray) -> np.ndarray | None:
     behind = to[:, LINE:].view(np.float32)
     behind[:, : scales.shape[1]], behind[:, scales.shape[1] :] = scales, 0
     return np.where(scaled[:, None], np.ldexp(np.float32(1), -powers), np.float32(1))
-
-
-@emitter
-def add_largest(v: Vec, w: Value, step: Value, count: Value, numbers: Value, to: Value) -> None:
-    """The larger one of what is there and the sizes of `numbers` weights of each of `count` channels, vectors
-    of filters, `step` elements apart: as bits, int32. What is not finite does not count.
-    """
-    word, source, target = words_of(v), v.pointer(w), v.pointer(to)
-    sizes, none, infinite = word.const(0x7FFFFFFF), word.const(0), word.const(0x7F800000)
-    with v.loop(count) as c:
-        place = v.imul(c, v.lanes)
-        largest = word.register(word.load(target, place))
-        with v.loop(numbers) as i:
-            at = v.imul(v.iadd(v.imul(c, numbers), i), step)
-            bits = word.bit_and(v.b.bitcast(v.load(source, at), word.type), sizes)
-            finite = v.b.icmp_signed("<", bits, infinite)
-            largest.set(word.larger(largest.value, v.b.select(finite, bits, none)))
-        word.store(largest.value, target, place)

@@ -109,7 +109,7 @@ def read_digits(a: Any, b: SplitBlock, scratch: int) -> None:
         if turn == 0:
             if a.entries > (a.channels + 63) // 64:
                 share_largest(units, slots * a.pitch)
-            find_units(head + HEAD, slots * a.pitch)
+            find_units(4, 16, head + HEAD, slots * a.pitch)
             find_spread(4, 16, head + HEAD, slots * a.pitch, head, a.channels, head + 64)
 
 

@@ -19,7 +19,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, emitter, function_of,
 SUMS = 4  # of an output, by the weight of products (see `digit_tiles.GROUPS`)
 CHANNELS = 64  # of an entry: what a matrix tile has in a row
 VECTORS = 4  # of an entry; a word has a channel of each
-NAN = 0x7FC00000  # bits of a float32
+NAN, INFINITE = 0x7FC00000, 0x7F800000  # bits of a float32
 MOST = float(np.finfo(np.float32).max)
 LEAST = 23  # exponents, as a float32 has them, of the largest number for which units are told apart
 SPREAD = 2100  # of x times that of filters, from which on the products of the last group are summed
@@ -30,22 +30,25 @@ LIFTED = 0x10102  # bits that numbers with more than three digits in their unit 
 BALANCE = 0x8080  # makes digits from -128 to 127 of those from 0 to 255
 
 
-@jit.helper
-def unit_bits(largest: int) -> Any:
-    """The bits of the unit of numbers, from those of the largest of their sizes: NaN, if one is not finite.
+@emitter
+def find_units(v: Vec, largest: Value, count: Value) -> None:
+    """The units of so many pixels, where the bits of their largest sizes lie, int32."""
+    word, place = words_of(v), v.pointer(largest)
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
+        at = v.imul(i, v.lanes)
+        mask = word.mask(v.isub(count, at))
+        word.store_masked(_unit_bits(word, word.load_masked(place, at, mask)), place, at, mask)
+
+
+def _unit_bits(word: Any, largest: Any) -> Any:
+    """The bits of the units of numbers, from those of the largest of their sizes: NaN, if one is not finite.
 
     Three digits hold 127 (2^16 + 2^8 + 1) units: larger numbers have that of the next exponent.
     """
-    exponent = max((largest + LIFTED) >> 23, LEAST)
-    return NAN if largest >= 0x7F800000 else (exponent - 22) << 23
-
-
-@jit.helper
-def find_units(largest: int, count: int) -> None:
-    """The units of so many pixels or filters, where the bits of their largest sizes lie, int32."""
-    units = carray(pointer(largest), count, np.int32)
-    for i in range(count):
-        units[i] = unit_bits(units[i])
+    exponent = word.right(word.add(largest, word.const(LIFTED)), 23, False)
+    bits = word.left(word.sub(word.larger(exponent, word.const(LEAST)), word.const(22)), 23)
+    infinite = word.b.icmp_signed(">=", largest, word.const(INFINITE))
+    return word.b.select(infinite, word.const(NAN), bits)
 
 
 @jit.helper
@@ -128,34 +131,41 @@ def find_spread(v: Vec, units: Value, count: Value, squares: Value, channels: Va
 
 @emitter
 def scale_filters(
-    v: Vec, w: Value, step: Value, count: Value, times: Value, unit: Value, spread: Value
-) -> None:
-    """The units of a vector of filters, float32, of `count` weights each, `step` elements apart; and, as a
-    whole number, so many times the mean of their spreads, which are those of `find_spread`.
+    v: Vec, w: Value, step: Value, phases: Value, channels: Value, numbers: Value, of_channels: Value,
+    times: Value, unit: Value, spread: Value,
+) -> None:  # fmt: skip
+    """The units of a vector of filters, float32, whose weights (phase, channel, number) lie `step` elements
+    apart; and, as a whole number, so many times the mean of their spreads, which are those of `find_spread`.
+
+    of_channels: (channels, lanes) bits of sizes, int32, which become those of the largest finite weights
+    where these are larger.
     """
-    word, source, sizes = words_of(v), v.pointer(w), words_of(v).const(0x7FFFFFFF)
+    word, source, target = words_of(v), v.pointer(w), v.pointer(of_channels)
+    sizes, infinite = word.const(0x7FFFFFFF), word.const(INFINITE)
     largest, squares = word.register(word.const(0)), v.register(v.zero())
-    with v.loop(count) as i:
-        given = v.load(source, v.imul(i, step))
-        squares.set(v.fma(given, given, squares.value))
-        largest.set(word.larger(largest.value, word.bit_and(v.b.bitcast(given, word.type), sizes)))
-    exponent = word.larger(
-        word.right(word.add(largest.value, word.const(LIFTED)), 23, False), word.const(LEAST)
-    )
-    bits = word.left(word.sub(exponent, word.const(22)), 23)  # `unit_bits` of each filter
-    infinite = v.b.icmp_signed(">=", largest.value, word.const(0x7F800000))
-    bits = v.b.select(infinite, word.const(NAN), bits)
+    with v.loop(phases) as phase, v.loop(channels) as c:
+        first = v.imul(v.iadd(v.imul(phase, channels), c), numbers)
+        own = word.register(word.load(target, v.imul(c, v.lanes)))
+        with v.loop(numbers) as i:
+            given = v.load(source, v.imul(v.iadd(first, i), step))
+            squares.set(v.fma(given, given, squares.value))
+            bits = word.bit_and(v.b.bitcast(given, word.type), sizes)
+            largest.set(word.larger(largest.value, bits))
+            finite = v.b.icmp_signed("<", bits, infinite)
+            own.set(word.larger(own.value, v.b.select(finite, bits, word.const(0))))
+        word.store(own.value, target, v.imul(c, v.lanes))
+    bits = _unit_bits(word, largest.value)
     word.store(bits, v.pointer(unit))
 
     zero, one, most = v.zero(), v.const(1.0), v.const(MOST_SPREAD)
     room = v.fmul(v.b.bitcast(bits, v.type), v.const(2.0**23))
-    numbers = word.floats(word.spread(count))
-    found = v.fmul(v.b.fdiv(v.fmul(room, numbers), squares.value), room)
+    count = word.floats(word.spread(v.imul(v.imul(phases, channels), numbers)))
+    found = v.fmul(v.b.fdiv(v.fmul(room, count), squares.value), room)
     found = v.b.select(v.b.fcmp_ordered("<", found, most), found, most)
     known = v.b.fcmp_ordered(">", squares.value, v.const(LEAST_SQUARES))
     known = v.b.and_(known, v.b.fcmp_ordered("<=", squares.value, v.const(MOST)))
     there = v.b.icmp_signed(">", bits, word.const(1 << 23))  # the least unit
-    there = v.b.and_(there, v.b.not_(infinite))
+    there = v.b.and_(there, v.b.icmp_signed("<", bits, word.const(NAN)))
     found = v.b.select(known, found, v.b.select(there, most, zero))
     counted = v.b.select(v.b.fcmp_ordered(">", found, zero), one, zero)
     total, there = _lane_sum(v, found), _lane_sum(v, counted)

@@ -8,7 +8,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.gemm import panel_packing
-from convalgos.cpu.gemm.channel_scales import UNLIKE, add_largest, scale_bytes, tell_scales
+from convalgos.cpu.gemm.channel_scales import UNLIKE, scale_bytes, tell_scales
 from convalgos.cpu.gemm.digit_terms import pack_filter_terms, scale_filters
 from convalgos.cpu.gemm.split_cut import SplitCut
 from convalgos.cpu.gemm.split_forms import LANES
@@ -34,13 +34,13 @@ def pack_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
             width = a.vectors * (panel + 1) // panels - first
             units = a.packed + a.vectors * entries * ENTRY_BYTES + first * 64
             spreads = a.packed + a.vectors * (entries * ENTRY_BYTES + 64) + first * 8
-            w, rows = a.w + first * 64 * a.channels * a.taps, a.channels * a.taps
+            w = a.w + first * 64 * a.channels * a.taps
             if DIGITS:
                 largest, step = a.largest + task * a.channels * 64, width * LANES
                 for j in range(width):
-                    add_largest(4, LANES, w + j * 64, step, a.channels, a.taps, largest)
                     scale_filters(
-                        4, LANES, w + j * 64, step, rows, a.times, units + j * 64, spreads + j * 8
+                        4, LANES, w + j * 64, step, 1, a.channels, a.taps, largest, a.times, units + j * 64,
+                        spreads + j * 8,
                     )  # fmt: skip
             to = a.packed + first * entries * ENTRY_BYTES
             for c in range(0, a.channels, CHANNELS):

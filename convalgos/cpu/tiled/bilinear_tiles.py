@@ -135,7 +135,7 @@ class BilinearTiles(BoxAlgorithm):
         if problem.is_empty:
             return problem.eps
         cut = self._schedule(problem)
-        growth = self.form.amplification() ** cut.dims
+        growth = self.form.amplification**cut.dims
         return error_of_tiles(problem, problem.eps, growth, cut.taps)
 
     def plan(self, problem: ConvProblem) -> Plan:

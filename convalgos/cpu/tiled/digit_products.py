@@ -54,7 +54,7 @@ def point_digits(
     for i in range(phases):
         source = v + (phase + i) * a.channel_blocks * 64
         largest_of_pixels(4, 16, source, a.v_row, rows, vectors, 16, last, scales, units, i, head)
-    find_units(units, rows)
+    find_units(4, 16, units, rows)
     find_spread(4, 16, units, rows, head, phases * a.channels, head + 64)
     whole = a.channels // 64
     last_scales = scales + whole * 256 if scales else 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.cpu.gemm.channel_scales import UNLIKE, add_largest, tell_scales
+from convalgos.cpu.gemm.channel_scales import UNLIKE, tell_scales
 from convalgos.cpu.gemm.digit_terms import pack_filter_terms, scale_filters
 from convalgos.cpu.gemm.split_forms import LANES
 from convalgos.cpu.gemm.split_terms import ENTRY_BYTES, TILE_BYTES
@@ -56,11 +56,10 @@ def transform_split(CHANNELS: int, DIGITS: int) -> Callable[..., None]:
                 to = a.u + ((group * a.points + point) * a.panels + panel) * panel_bytes
                 unit, spread = to + terms + vector * 64, to + terms + a.vectors * 64 + vector * 8
                 if DIGITS:
-                    scale_filters(4, LANES, source, LANES, a.slice_taps, own.times, unit, spread)
+                    scale_filters(
+                        4, LANES, source, LANES, phases, a.channels, 1, largest, own.times, unit, spread
+                    )  # fmt: skip
                 for phase in range(phases):
-                    if DIGITS:
-                        of_phase = source + phase * a.channels * 64
-                        add_largest(4, LANES, of_phase, LANES, a.channels, 1, largest)
                     for c in range(0, a.channels, CHANNELS):
                         pack_filter_terms(
                             DIGITS, source + (phase * a.channels + c) * 64, LANES, a.channels - c, unit,
