@@ -16,7 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small
-from convalgos.signal.mixed_types import FLOATING, promoted
+from convalgos.signal.mixed_types import FLOATING, halves_widened, listed_array, promoted
 from convalgos.signal.modes import wanted_of
 from convalgos.signal.small_calls import (
     BYTES_OF_PRODUCTS,
@@ -48,6 +48,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
         def short(
             in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0, **other: Any
         ) -> Any:
+            in1, in2 = listed_array(in1), listed_array(in2)
             plain = type(fillvalue) in (int, float) and abs(fillvalue) < LARGEST_FILL and not other
             if plain and type(mode) is type(boundary) is str:
                 y = _called(
@@ -77,6 +78,9 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 y = convolved_small(in1, in2, mode, correlates)
                 if y is not None:
                     return y
+            if not other and (halves := halves_widened(in1, in2)) is not None:
+                with np.errstate(over="ignore"):
+                    return short(*halves, mode, method).astype(np.float16)
             return function(in1, in2, mode, method, **other)
 
         return short
