@@ -24,7 +24,7 @@ from convalgos.signal.exact_integers import (
     modulo_dtype,
 )
 from convalgos.signal.lines import long_signal
-from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, promoted_halves
+from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
 from convalgos.signal.modes import MODES, larger
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
@@ -143,7 +143,7 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
 
 def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
-    in1, in2 = promoted_halves(in1, in2)
+    in1, in2 = without_halves(in1, in2)
     arrays = _arrays(in1, in2)
     if arrays is None or method not in METHODS:
         return None

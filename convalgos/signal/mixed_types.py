@@ -50,12 +50,14 @@ def as_floating(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x, w
 
 
-def promoted_halves(x: Any, w: Any) -> tuple[Any, Any]:
-    """Arrays of which one is of float16, in the type that both promote to; as given if that is float16."""
-    if type(x) is np.ndarray and type(w) is np.ndarray and "e" in x.dtype.char + w.dtype.char:
-        wide = _promoted(x.dtype.char + w.dtype.char)
-        if wide is not None:
-            return x.astype(wide, copy=False), w.astype(wide, copy=False)
+def without_halves(x: Any, w: Any) -> tuple[Any, Any]:
+    """Two arrays, that of float16 in the precision of what both promote to; as given if that is float16."""
+    if type(x) is not np.ndarray or type(w) is not np.ndarray or "e" not in x.dtype.char + w.dtype.char:
+        return x, w
+    wide = _promoted(x.dtype.char + w.dtype.char)
+    if wide is not None:
+        real = np.dtype(wide.char.lower())
+        x, w = (a.astype(real) if a.dtype.char == "e" else a for a in (x, w))
     return x, w
 
 
