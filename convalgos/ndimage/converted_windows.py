@@ -44,14 +44,13 @@ class ConvertedSlides:
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         known, y = x.view(self._of), y.view(self._into)
-        with np.errstate(invalid="ignore"):
-            for dtype, blocks in self._steps:
-                for at, slide in blocks:
-                    source = np.ascontiguousarray(known[at], dtype)  # apart from y, or not written
-                    found = np.empty_like(source)
-                    slide(source, found)
-                    y[at] = cast(found, self._into)
-                known = y
+        for dtype, blocks in self._steps:
+            for at, slide in blocks:
+                source = np.ascontiguousarray(known[at], dtype)  # apart from y, or not written
+                found = np.empty_like(source)
+                slide(source, found)
+                y[at] = cast(found, self._into)
+            known = y
 
 
 def _by_blocks(shape: Shape, step: ConvertedStep, reduction: int) -> list[tuple[tuple[slice, ...], Slides]]:

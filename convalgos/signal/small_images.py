@@ -32,6 +32,7 @@ from convalgos.signal.small_calls import (
 )
 
 FEW_ALONG = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
+FEW_TIMES = 1 << 8  # pixels that SciPy multiplies by single taps before we have begun; Sapphire Rapids
 NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
@@ -228,6 +229,8 @@ def _times(_: int, x: np.ndarray, row: np.ndarray, column: np.ndarray, y: np.nda
     """What single taps make of an image; None of types that the compiled call does not take."""
     if type(x) is not np.ndarray or not x.dtype == row.dtype == column.dtype or row.ndim + column.ndim > 2:
         return None
+    if x.size <= FEW_TIMES:
+        return scipy.signal.sepfir2d(x, row, column)
     with np.errstate(all="ignore"):
         np.multiply(x, row[0], out=y)
         np.multiply(y, column[0], out=y)
