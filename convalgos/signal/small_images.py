@@ -230,7 +230,7 @@ def _times(_: int, x: np.ndarray, row: np.ndarray, column: np.ndarray, y: np.nda
     if type(x) is not np.ndarray or not x.dtype == row.dtype == column.dtype or row.ndim + column.ndim > 2:
         return None
     if x.size <= FEW_TIMES:
-        return scipy.signal.sepfir2d(x, row, column)
+        return scipy.signal.sepfir2d(x, row, column)  # type: ignore[no-any-return]
     with np.errstate(all="ignore"):
         np.multiply(x, row[0], out=y)
         np.multiply(y, column[0], out=y)
