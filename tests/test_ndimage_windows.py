@@ -6,7 +6,7 @@ from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.cpu.sliding.quotients import short_quotient
-from convalgos.ndimage import footprints, known_calls
+from convalgos.ndimage import converted_windows, footprints, known_calls
 
 MODES = ["reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap"]
 FILTERS = ["minimum_filter", "maximum_filter", "uniform_filter"]
@@ -113,6 +113,17 @@ def test_output_of_another_type(given, output):
     for name in FILTERS:
         if (given, output, name) != ("f", "B", "uniform_filter"):  # which cuts off means that are rounded
             check(name, x, (3, 11), output=np.dtype(output))
+
+
+def test_windows_are_converted_by_blocks(monkeypatch):
+    """Of lines of each axis, of which the last block is smaller."""
+    monkeypatch.setattr(converted_windows, "BLOCK", 700)
+    monkeypatch.setattr(converted_windows, "NARROWEST", 5)
+    x = np.random.default_rng(0).standard_normal((9, 31, 22)) * 100
+    for shape, size in ((x.shape, (3, 4, 5)), ((9, 682), (3, 11)), ((6138,), 7)):
+        for name in FILTERS:
+            check(name, x.reshape(shape), size, output=np.dtype("h"))
+            check(name, np.asfortranarray(x.reshape(shape), "f"), size, output=np.dtype("i"))
 
 
 @pytest.mark.parametrize("output", "BbIi")

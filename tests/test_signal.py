@@ -302,6 +302,11 @@ def test_nothing_is_left_to_scipy_that_we_can_do(monkeypatch):
     for ndim, kind in itertools.product((1, 2, 3), ("i4", "f4", "f8", "c8", "c16")):
         in1, in2 = array((9, 8, 7)[:ndim], kind), array((3, 2, 4)[:ndim], kind, 1)
         expected[ndim, kind] = in1, in2, scipy.signal.convolve(in1, in2)
+    for ndim, (kind, other) in itertools.product((1, 2), (("f2", "f4"), ("f8", "?"), ("f2", "i4"))):
+        in1, in2 = array((9, 8)[:ndim], kind), array((3, 2)[:ndim], other, 1)
+        expected[ndim, kind, other] = in1, in2, scipy.signal.convolve(in1, in2)
+    halves = array((9,), "f2"), array((3,), "f2", 1)
+    expected["halves"] = *halves, scipy.signal.fftconvolve(*halves)
 
     def refuse(*arguments, **options):
         raise AssertionError("went to SciPy")
@@ -312,7 +317,8 @@ def test_nothing_is_left_to_scipy_that_we_can_do(monkeypatch):
         for name, arguments, options in calls():
             y = getattr(ca.signal, name)(in1, in2, *arguments, **options)
             if name != "correlate" and arguments[0] == "full":
-                assert np.abs(y - answer).max() < 1e-4 * np.abs(answer).max()
+                tolerance = 1e-3 if in2.dtype == np.float16 else 1e-4
+                assert np.abs(y - answer).max() < tolerance * np.abs(answer).max()
     with pytest.raises(AssertionError, match="went to SciPy"):
         ca.signal.convolve(np.ones((3,) * 4), np.ones((2,) * 4))
 

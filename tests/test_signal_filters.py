@@ -34,6 +34,7 @@ def planned(monkeypatch, request):
     for module, name in (
         (images, "TINY"),
         (small_images, "FEW_ALONG"),
+        (small_images, "FEW_TIMES"),
         (small_lines, "BYTES_OF_RATES"),
         (resampling, "FEW_COMPLEX"),
     ):

@@ -29,7 +29,8 @@ from convalgos.ndimage.arguments import (
     several_axes,
     whole_number,
 )
-from convalgos.ndimage.conversions import cast, fill_value_in
+from convalgos.ndimage.conversions import fill_value_in
+from convalgos.ndimage.converted_windows import ConvertedSlides, ConvertedStep
 from convalgos.ndimage.footprints import footprint_write, origins_of, whole_footprint
 from convalgos.ndimage.known_calls import Write, keep_none, known_calls
 
@@ -290,22 +291,11 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
     fits = exact and fill_value_in(cval, of, reduction, used) is not None
     wide = np.dtype(np.float64)
     first, others = of if fits else wide, into if beyond is not None else wide
-    slides: list[tuple[np.dtype, Slides]] = []
-    for window in windows:
-        dtype = others if slides else first
-        fill_value = fill_value_in(cval, dtype, reduction, used) or 0.0
-        slides.append((dtype, Slides(shape, dtype, reduction, [window], fill_value)))
-
-    def write(x: np.ndarray, y: np.ndarray) -> None:
-        known = x.view(of)
-        for dtype, slide in slides:
-            source = np.ascontiguousarray(known, dtype)
-            found = np.empty_like(source)
-            slide(source, found)
-            known = y.view(into)
-            known[...] = cast(found, into)
-
-    return write
+    steps: list[ConvertedStep] = []
+    for axis, window in windows:
+        dtype = others if steps else first
+        steps.append(ConvertedStep(axis, window, dtype, fill_value_in(cval, dtype, reduction, used) or 0.0))
+    return ConvertedSlides(shape, of, into, reduction, steps)
 
 
 def _native(array: np.ndarray) -> np.dtype:

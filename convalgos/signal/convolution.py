@@ -24,7 +24,7 @@ from convalgos.signal.exact_integers import (
     modulo_dtype,
 )
 from convalgos.signal.lines import long_signal
-from convalgos.signal.mixed_types import NUMBERS
+from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
 from convalgos.signal.modes import MODES, larger
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
@@ -32,7 +32,7 @@ from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
 ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
-PLAIN = frozenset(NUMBERS)
+PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
 
@@ -143,6 +143,7 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
 
 def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
+    in1, in2 = without_halves(in1, in2)
     arrays = _arrays(in1, in2)
     if arrays is None or method not in METHODS:
         return None
@@ -196,8 +197,10 @@ def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.nd
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
-    if type(in1) is type(in2) is np.ndarray and (y := _product(in1, in2, mode, axes)) is not None:
-        return y
+    if type(in1) is type(in2) is np.ndarray:
+        if (y := _product(in1, in2, mode, axes)) is not None:
+            return y
+        in1, in2 = as_floating(in1, in2)
     if type(axes) is int and type(in1) is np.ndarray and in1.ndim == 1 and axes in (0, -1):
         axes = None  # which are all
     arrays = _arrays(in1, in2)

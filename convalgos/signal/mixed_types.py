@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 NUMBERS, FLOATING = "bhilqBHILQfdFD", "fdFD"
+WIDENED = "?e"  # types that are computed in the ones that they promote to with others
 OF_PYTHON = {int: "l", float: "d"}  # types of Python's numbers, as SciPy has them
 FEW = 1 << 17  # products of real with complex numbers; Sapphire Rapids
 
@@ -39,9 +41,46 @@ def filter_in_common(h: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return h.astype(of_h, copy=False), x.astype(wide, copy=False), wide
 
 
+def as_floating(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both in what SciPy's FFT computes in, where they are of float16 or of booleans."""
+    if not {x.dtype.char, w.dtype.char} & set(WIDENED):
+        return x, w
+    wide = np.dtype("f" if x.dtype.char in "efF" and w.dtype.char in "efF" else "d")
+    x, w = (a.astype(wide) if a.dtype.char in WIDENED else a for a in (x, w))
+    return x, w
+
+
+def without_halves(x: Any, w: Any) -> tuple[Any, Any]:
+    """Two arrays, that of float16 in the precision of what both promote to; as given if that is float16."""
+    if type(x) is not np.ndarray or type(w) is not np.ndarray or "e" not in x.dtype.char + w.dtype.char:
+        return x, w
+    wide = _promoted(x.dtype.char + w.dtype.char)
+    if wide is not None:
+        real = np.dtype(wide.char.lower())
+        x, w = (a.astype(real) if a.dtype.char == "e" else a for a in (x, w))
+    return x, w
+
+
+def halves_widened(x: Any, w: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Signals whose convolution is of float16, in float32; None of others."""
+    if type(x) is not np.ndarray or type(w) is not np.ndarray or "e" not in x.dtype.char + w.dtype.char:
+        return None
+    if x.ndim != 1 or w.ndim != 1 or not x.size or not w.size or np.result_type(x, w) != np.float16:
+        return None
+    return x.astype(np.float32), w.astype(np.float32)
+
+
+def listed_array(value: Any) -> Any:
+    """A list as the array that SciPy makes of it; anything else as it is."""
+    return np.asarray(value) if type(value) is list else value
+
+
 @cache
 def _promoted(types: str) -> np.dtype | None:
-    return np.result_type(*types) if set(types) <= set(NUMBERS) else None
+    if not set(types) <= set(NUMBERS + WIDENED):
+        return None
+    wide = np.result_type(*types)
+    return wide if wide.char in NUMBERS else None
 
 
 @cache

@@ -16,7 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small
-from convalgos.signal.mixed_types import FLOATING, promoted
+from convalgos.signal.mixed_types import FLOATING, halves_widened, listed_array, promoted
 from convalgos.signal.modes import wanted_of
 from convalgos.signal.small_calls import (
     BYTES_OF_PRODUCTS,
@@ -32,6 +32,7 @@ from convalgos.signal.small_calls import (
 )
 
 FEW_ALONG = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
+FEW_TIMES = 1 << 8  # pixels that SciPy multiplies by single taps before we have begun; Sapphire Rapids
 NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
@@ -48,6 +49,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
         def short(
             in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0, **other: Any
         ) -> Any:
+            in1, in2 = listed_array(in1), listed_array(in2)
             plain = type(fillvalue) in (int, float) and abs(fillvalue) < LARGEST_FILL and not other
             if plain and type(mode) is type(boundary) is str:
                 y = _called(
@@ -77,6 +79,9 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 y = convolved_small(in1, in2, mode, correlates)
                 if y is not None:
                     return y
+            if not other and (halves := halves_widened(in1, in2)) is not None:
+                with np.errstate(over="ignore"):
+                    return short(*halves, mode, method).astype(np.float16)
             return function(in1, in2, mode, method, **other)
 
         return short
@@ -224,6 +229,8 @@ def _times(_: int, x: np.ndarray, row: np.ndarray, column: np.ndarray, y: np.nda
     """What single taps make of an image; None of types that the compiled call does not take."""
     if type(x) is not np.ndarray or not x.dtype == row.dtype == column.dtype or row.ndim + column.ndim > 2:
         return None
+    if x.size <= FEW_TIMES:
+        return scipy.signal.sepfir2d(x, row, column)  # type: ignore[no-any-return]
     with np.errstate(all="ignore"):
         np.multiply(x, row[0], out=y)
         np.multiply(y, column[0], out=y)

@@ -15,7 +15,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common
+from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
 from convalgos.signal.small_calls import (
     NEW,
     Function,
@@ -41,6 +41,7 @@ def small_without_feedback(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(b: Any, a: Any, x: Any, axis: Any = -1, zi: Any = None, **other: Any) -> Any:
+        b, x = listed_array(b), listed_array(x)
         if type(b) is type(x) is np.ndarray and not other and b.ndim == 1:
             if type(a) in (list, np.ndarray) and np.size(a) > 1:
                 return scipy.signal.lfilter(b, a, x, axis, zi)
@@ -59,6 +60,7 @@ def small_resampled(function: Function) -> Function:
 
     @functools.wraps(function)
     def short(h: Any, x: Any, up: Any = 1, down: Any = 1, *options: Any, **other: Any) -> Any:
+        h, x = listed_array(h), listed_array(x)
         if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and 0 < x.ndim < 4:
             axis, mode = _axis_and_mode(x, options, other) if options or other else (x.ndim - 1, "constant")
             if mode is not None and h.ndim == 1:

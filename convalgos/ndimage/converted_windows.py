@@ -1,0 +1,81 @@
+"""Windows of arrays whose numbers are converted on the way: axis by axis, in blocks that caches hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.core.arguments import Shape
+from convalgos.core.axis_windows import AxisWindow
+from convalgos.cpu.sliding.passes import Slides
+from convalgos.ndimage.conversions import cast
+
+BLOCK = 1 << 16  # elements of a block, of which two arrays lie in a second cache,
+NARROWEST = 64  # and of each row of one of columns; Sapphire Rapids
+
+
+class ConvertedStep(NamedTuple):
+    """Windows along one axis, of numbers of a dtype, beyond whose edges `fill` lies."""
+
+    axis: int
+    window: AxisWindow
+    dtype: np.dtype
+    fill: float
+
+
+class ConvertedSlides:
+    """Reductions of windows along some axes, in a type each, whose results are cast to y's after each.
+
+    A call as f(x, y) fills y.
+
+    Args:
+        shape, into: of y, and its type.
+        of: x's type.
+    """
+
+    def __init__(
+        self, shape: Shape, of: np.dtype, into: np.dtype, reduction: int, steps: Sequence[ConvertedStep]
+    ):
+        self._of, self._into = of, into
+        self._steps = [(step.dtype, _by_blocks(shape, step, reduction)) for step in steps]
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        known, y = x.view(self._of), y.view(self._into)
+        for dtype, blocks in self._steps:
+            for at, slide in blocks:
+                source = np.ascontiguousarray(known[at], dtype)  # apart from y, or not written
+                found = np.empty_like(source)
+                slide(source, found)
+                y[at] = cast(found, self._into)
+            known = y
+
+
+def _by_blocks(shape: Shape, step: ConvertedStep, reduction: int) -> list[tuple[tuple[slice, ...], Slides]]:
+    """Blocks of whole lines along the step's axis, and what slides over each."""
+    slides: dict[Shape, Slides] = {}
+    found = []
+    for at in _blocks(shape, step.axis):
+        size = tuple(len(range(n)[part]) for n, part in zip(shape, at, strict=True))
+        if size not in slides:
+            slides[size] = Slides(size, step.dtype, reduction, [(step.axis, step.window)], step.fill)
+        found.append((at, slides[size]))
+    return found
+
+
+def _blocks(shape: Shape, axis: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array along its first other axis that has many elements."""
+    whole = [slice(None)] * len(shape)
+    others = [i for i, n in enumerate(shape) if i != axis and n > 1]
+    if math.prod(shape) <= BLOCK or not others:
+        yield tuple(whole)
+        return
+    along = others[0]
+    behind = math.prod(shape[along + 1 :])
+    count = -(-math.prod(shape) // BLOCK)
+    width = max(-(-shape[along] // count), -(-NARROWEST // behind) if along > axis else 1)
+    for begin in range(0, shape[along], width):
+        whole[along] = slice(begin, min(begin + width, shape[along]))
+        yield tuple(whole)
