@@ -22,15 +22,17 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
-SEEN = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # functions that copy a view
+VIEWS = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # which move nothing
 
 
 def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
-    """What runs a function for these shapes of all values.
+    """What runs a function for these shapes of all values; None of what moves nothing.
 
     Args:
         dtype: of its first input.
     """
+    if step.function in VIEWS and (not step.constants or step.constants[0] is None):
+        return None
     make = KERNELS.get(step.function) if dtype == "float32" and step.inputs else None
     kernels = None if make is None else make(step, shapes)
     return ArrayFunctionPlan(step) if kernels is None else OfFirstInput(kernels)
@@ -54,9 +56,6 @@ class ArrayFunctionPlan:
             return BoundRun(lambda: None, ())
         operands, options = self.step.operands(inputs), dict(self.step.options)
         function = ARRAY_FUNCTIONS[self.step.function].compute
-        if self.step.function in SEEN and operands[0].flags.c_contiguous:
-            view = operands[0].reshape(y.shape)
-            return BoundRun(lambda: np.copyto(y, view))
 
         def run() -> None:
             with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ import ctypes
 import math
 import mmap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,6 +22,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.layout.reorder import Reorder
@@ -31,6 +32,7 @@ from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import arrays_of, scratch_bytes
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, NetworkGraph
+from convalgos.network.known_values import known_arrays, known_steps
 from convalgos.network.memory import Memory, MemoryPool
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -69,6 +71,8 @@ class Executor:
         self.moving = moving_values(planned.steps, graph)
         self.shown = self._outputs_shown()
         self.moving |= {*self.shown}
+        self._known_steps = known_steps(planned, self.moving)
+        self.known_names = {planned_step.step.output for planned_step in self._known_steps}
         self._written = {name for planned_step in planned.steps for name in planned_step.step.outputs}
         self._contexts: WeakKeyDictionary[Memory, Context] = WeakKeyDictionary()
 
@@ -90,6 +94,11 @@ class Executor:
             y = arrays[name]
             found.append(y if name in self._written and all(y is not other for other in found) else y.copy())
         return found
+
+    @cached_attribute
+    def known(self) -> Mapping[str, np.ndarray]:
+        """Values that are the same in all runs, of those that steps of a run read."""
+        return known_arrays(self.planned, self._known_steps, self.call)
 
     def arrays(self, inputs: Sequence[np.ndarray]) -> Arrays:
         """What moves: the inputs, in their order, and new arrays for the outputs."""
@@ -116,6 +125,22 @@ class Executor:
         nbytes = math.prod(shape) * dtype.itemsize
         return np.frombuffer(mmap.mmap(-1, max(1, nbytes)), dtype, math.prod(shape)).reshape(shape)
 
+    def call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
+        """Run a step on any arrays."""
+        step, plan = planned_step.step, planned_step.plan
+        if isinstance(step, CONVOLUTIONS):
+            w = self.filters[filter_of(planned_step)]
+            residual = x[1] if len(x) > 1 else None
+            plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])
+        elif isinstance(plan, PoolPlan):
+            plan.run(x[0], y[0])
+        elif isinstance(plan, Reorder):
+            plan.bind(x[0], y[0]).run()
+        elif isinstance(step, Foreign):
+            plan.run(x, y)
+        else:
+            plan.run(x, y[0])
+
     def _outputs_shown(self) -> dict[str, str]:
         """Values of which an output is a view: they are computed where it lies. Each with the output."""
         found: dict[str, str] = {}
@@ -135,7 +160,7 @@ class Context:
     def __init__(self, executor: Executor, memory: Memory):
         planned, self._executor = executor.planned, executor
         self._arena = memory.bytes
-        self._arrays = arrays_of(planned, executor.graph, self._arena)
+        self._arrays = arrays_of(planned, executor.graph, self._arena) | dict(executor.known)
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
         self.parts = self._parts_of(planned.steps)
 
@@ -150,6 +175,8 @@ class Context:
         return run
 
     def _parts_of(self, steps: Sequence[PlannedStep]) -> list[Part]:
+        known = self._executor.known_names
+        steps = [planned_step for planned_step in steps if planned_step.step.output not in known]
         parts: list[Part] = []
         launches: list[Launch] = []
         words: list[MovingPlaces] = []
@@ -236,13 +263,13 @@ class Context:
                 residual = x[2] if len(x) > 2 else None
                 bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, scratch)
             elif not hasattr(plan, "bind"):
-                bound = BoundRun(lambda: self._call(planned_step, x, y))
+                bound = BoundRun(lambda: self._executor.call(planned_step, x, y))
             elif isinstance(step, Foreign):
                 bound = plan.bind(x, y)
             else:
                 bound = plan.bind(*x, *y)
         except Unsupported:  # a slice of an array, which the kernels do not take
-            return BoundRun(lambda: self._call(planned_step, x, y))
+            return BoundRun(lambda: self._executor.call(planned_step, x, y))
         return bound
 
     def _moving(self, planned_step: PlannedStep) -> Part:
@@ -264,25 +291,9 @@ class Context:
                     arrays[step.output] = view
                 return
             y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
-            self._call(planned_step, x, y)
+            self._executor.call(planned_step, x, y)
 
         return run
-
-    def _call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
-        """Run a step on any arrays."""
-        step, plan = planned_step.step, planned_step.plan
-        if isinstance(step, CONVOLUTIONS):
-            w = self._executor.filters[filter_of(planned_step)]
-            residual = x[1] if len(x) > 1 else None
-            plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])
-        elif isinstance(plan, PoolPlan):
-            plan.run(x[0], y[0])
-        elif isinstance(plan, Reorder):
-            plan.bind(x[0], y[0]).run()
-        elif isinstance(step, Foreign):
-            plan.run(x, y)
-        else:
-            plan.run(x, y[0])
 
 
 def _can_be_told(planned_step: PlannedStep) -> bool:
