@@ -2,9 +2,9 @@
 
 Steps whose arrays never move are bound to them once, and between two steps that Python has to run the kernels
 of all others are launched by one call, from a table. What moves are the inputs, which are read where they
-lie, and the outputs, which are new arrays each time: kernels that touch these are told where they lie, and
-where that is not possible the step is called with them, which takes Python 20 us, and 100 where other things
-have its place in the caches by then (Zen 4).
+lie, and the outputs, which are new arrays each time: kernels that touch these are told where they lie. Where
+that is not possible small arrays are copied to and from where a step is bound; with large ones it is called,
+which takes Python 20 us, and 100 where other things have its place in the caches by then (Zen 4).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import ctypes
 import math
 import mmap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,9 +26,9 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
-from convalgos.cpu.runtime import jit
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import arrays_of, scratch_bytes
+from convalgos.network.array_plans import ArrayFunctionPlan
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, NetworkGraph
 from convalgos.network.known_values import known_arrays, known_steps
@@ -42,17 +41,12 @@ from convalgos.network.planned import (
     alike_together,
     moving_values,
 )
+from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
+from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
 
-Arrays = dict[str, np.ndarray]
-Part = Callable[[Arrays], None]  # of a run, on the arrays that move
-
-
-class MovingPlaces(NamedTuple):
-    """What kernels read as addresses of an array that moves, or of parts that begin so many bytes on."""
-
-    name: str
-    cells: Sequence[tuple[ctypes.c_int64, int]]
+COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
+NONE: Arrays = {}
 
 
 class Executor:
@@ -184,7 +178,7 @@ class Context:
         def add(part: Part | None = None) -> None:
             """The launches so far as a part, and this one behind it."""
             if launches:
-                parts.append(_table(launches, words))
+                parts.append(table_part(launches, words))
                 launches.clear()
                 words.clear()
             if part is not None:
@@ -203,7 +197,7 @@ class Context:
             run, of_step = told
             self._runs.append(run)
             if run.launches is None:
-                add(_ignoring(run.run))
+                add(ignoring(run.run))
             else:
                 launches += run.launches
                 words += of_step
@@ -238,15 +232,22 @@ class Context:
             self._arrays[name] = made(name)
         return self._arrays[name]
 
-    def _bound(self, planned_step: PlannedStep) -> BoundRun:
-        """A step on arrays that do not move."""
+    def _bound(self, planned_step: PlannedStep, copies: Mapping[str, np.ndarray] = NONE) -> BoundRun:
+        """A step on arrays that do not move.
+
+        Args:
+            copies: of values, where it shall have these.
+        """
         bound: BoundRun
         step, plan = planned_step.step, planned_step.plan
-        x, y = [self._array(n) for n in step.inputs], [self._array(n) for n in step.outputs]
+        x, y = (
+            [copies[n] if n in copies else self._array(n) for n in names]
+            for names in (step.inputs, step.outputs)
+        )
         scratch = self._arena[: scratch_bytes(planned_step)]
         if plan is None:
             if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
-                return BoundRun(_nothing, ())
+                return BoundRun(nothing, ())
             return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
         try:
             if isinstance(step, CONVOLUTIONS):
@@ -272,8 +273,33 @@ class Context:
             return BoundRun(lambda: self._executor.call(planned_step, x, y))
         return bound
 
+    def _copying(self, planned_step: PlannedStep) -> Part | None:
+        """A step on copies of the arrays that move; None where these are large, or no kernels need them."""
+        step, plan, moving = planned_step.step, planned_step.plan, self._executor.moving
+        if not hasattr(plan, "bind") or isinstance(step, Foreign) or isinstance(plan, ArrayFunctionPlan):
+            return None
+        names = moving.intersection((*step.inputs, *step.outputs))
+        if sum(value_bytes(self._executor.planned, name) for name in names) > COPIED:
+            return None
+        copies = {name: self._executor.new_array(name) for name in names}
+        bound = self._bound(planned_step, copies)
+        read = [(name, copies[name]) for name in dict.fromkeys(step.inputs) if name in moving]
+        written = [(name, copies[name]) for name in step.outputs if name in moving]
+
+        def run(arrays: Arrays) -> None:
+            for name, copy in read:
+                np.copyto(copy, arrays[name])
+            bound.run()
+            for name, copy in written:
+                np.copyto(arrays[name], copy)
+
+        return run
+
     def _moving(self, planned_step: PlannedStep) -> Part:
         """A step on arrays of which some are other ones in each run."""
+        copying = self._copying(planned_step)
+        if copying is not None:
+            return copying
         step, shape = planned_step.step, self._executor.array_shape(planned_step.step.output)
         known = {
             name: self._array(name)
@@ -299,29 +325,3 @@ class Context:
 def _can_be_told(planned_step: PlannedStep) -> bool:
     """Whether its kernels may read words that say where its arrays lie."""
     return isinstance(planned_step.step, CONVOLUTIONS) or isinstance(planned_step.plan, Reorder)
-
-
-def _table(launches: Sequence[Launch], words: Sequence[MovingPlaces]) -> Part:
-    """These launches, behind which stand these words."""
-    table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
-    address, count = table.ctypes.data, len(table)
-
-    def run(arrays: Arrays, kept: np.ndarray = table) -> None:
-        for name, cells in told:
-            where = address_of(arrays[name])
-            for cell, offset in cells:
-                cell.value = where + offset
-        jit.launch_all(address, count)
-
-    return run
-
-
-def _nothing() -> None:
-    pass
-
-
-def _ignoring(run: Callable[[], None]) -> Part:
-    def part(arrays: Arrays) -> None:
-        run()
-
-    return part
