@@ -172,7 +172,17 @@ def _element_places(shape: Shape, places: np.ndarray, axis: int) -> tuple[np.nda
 
 
 def _elements_gathered(y: np.ndarray, x: np.ndarray, places: np.ndarray, axis: int) -> None:
-    y[...] = x[_element_places(x.shape, places, axis)]
+    """Taken by the numbers that elements have in the whole array."""
+    axis = counted_axis(axis, x.ndim)
+    _check_places(places, x.shape[axis])
+    numbers = places % x.shape[axis] if places.size and places.min() < 0 else places
+    numbers = np.multiply(numbers, math.prod(x.shape[axis + 1 :]), dtype=np.int64)
+    for i, n in enumerate(places.shape):
+        if i != axis and n > 1:
+            along = np.arange(n) * math.prod(x.shape[i + 1 :])
+            numbers += along.reshape(n, *(1,) * (x.ndim - 1 - i))
+    if y.size:
+        np.take(x.reshape(-1), numbers, out=y, mode="wrap")
 
 
 def _like_second(x: Operand, places: Operand, **options: Any) -> Shape:

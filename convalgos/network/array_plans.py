@@ -15,6 +15,7 @@ from convalgos.cpu.elementwise.bound_steps import BoundStep
 from convalgos.cpu.elementwise.extremes import LargestChannelPlan
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
+from convalgos.cpu.elementwise.top import MOST_FOUND, TopPlan
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Shapes
 
@@ -88,6 +89,15 @@ def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
 
 
+def _top(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that find a few of the largest or least of what lies side by side."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    axis = options["axis"] % max(1, len(x))
+    if axis < len(x) - 1 or 0 in y or y[axis] > MOST_FOUND:
+        return None
+    return TopPlan(x, y[axis], options["largest"])
+
+
 def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     """Kernels that resize maps to sizes, where they do."""
     x, y = shapes[step.inputs[0]], shapes[step.output]
@@ -107,4 +117,4 @@ def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return ResizePlan(x, y[2:], "channels_first", coordinates)
 
 
-KERNELS = {"resize": _resizing, "place_of_extreme": _largest}
+KERNELS = {"resize": _resizing, "place_of_extreme": _largest, "places_of_top": _top}
