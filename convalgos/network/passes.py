@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
-from convalgos.network.channel_scaling import channel_scaling
+from convalgos.network.channel_scaling import channel_scaling, is_scale, scales_elementwise
 from convalgos.network.constants_joined import constants_joined
 from convalgos.network.graph import (
     Convolution,
@@ -36,7 +36,7 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
-    return orders_in_filters(needed(moves_absorbed(needed(graph))))
+    return scales_elementwise(orders_in_filters(needed(moves_absorbed(needed(graph)))))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
@@ -62,7 +62,7 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
     steps: dict[str, Step] = {}
     for step in graph.steps:
         of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
-        if not _is_scale(step) or not isinstance(step, Convolution):
+        if not is_scale(step) or not isinstance(step, Convolution):
             steps[step.output] = step
         elif isinstance(of, SUMMED) and not of.activation and len(of.inputs) == 1:
             del steps[of.output]
@@ -76,14 +76,6 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
-
-
-def _is_scale(step: Step) -> bool:
-    """Whether a step is y = scale * x + shift, with numbers of each channel."""
-    if not isinstance(step, Convolution) or len(step.inputs) > 1:
-        return False
-    alone = step.groups == len(step.w) and step.w.size == len(step.w)
-    return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
 
 
 def _scaled(of: Convolution | TransposedConvolution, by: Convolution) -> Step:
@@ -177,7 +169,7 @@ def with_scales_ahead(graph: NetworkGraph) -> NetworkGraph:
     scales = {
         step.output: step
         for step in graph.steps
-        if _is_scale(step) and not getattr(step, "activation", None)
+        if is_scale(step) and not getattr(step, "activation", None)
         and step.output not in graph.outputs and readers[step.output]
         and all(_takes_scale(reader, step.output) for reader in readers[step.output])
     }  # fmt: skip
