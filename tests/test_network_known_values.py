@@ -9,6 +9,7 @@ pytest.importorskip("onnxruntime")
 from test_array_functions import same
 from test_network_onnx import Builder, numbers, reference
 
+from convalgos.cpu.elementwise.sampling import SamplingPlan
 from convalgos.network import known_values
 from convalgos.network.onnx_reader.graph import from_onnx
 
@@ -51,3 +52,17 @@ def test_they_are_constants_of_the_plan(most, monkeypatch):
     masks = [array for array in executor.known.values() if array.dtype == bool]
     assert len(masks) == (2 if most >= MASK[:5, :5].nbytes else 0)
     assert len({id(mask) for mask in masks}) <= 1  # one array for both layers
+
+
+def test_places_that_are_no_numbers_are_read_from_nowhere():
+    """Maps of which some pixels are infinite: where nothing is read of these, nothing of them shows."""
+    x = numbers((2, 3, 4, 5))
+    x[:, :, 0, 4] = x[:, :, 3, 0] = np.inf
+    grid = np.float32([[np.nan, np.nan], [np.inf, -np.inf], [3e38, 0], [0.6, 0.5]])
+    grid = np.ascontiguousarray(np.broadcast_to(grid, (2, 1, 4, 2)))
+    for border in (False, True):
+        y = np.full((2, 3, 1, 4), np.nan, "f4")
+        SamplingPlan(x.shape, y.shape, False, border, True).run((x, grid), y)
+        assert np.isfinite(y[..., 2:]).all() and (border or not y[..., :3].any())
+        right = np.einsum("nchw,h,w->nc", x[:, :, 2:, 3:].astype("f8"), [0.75, 0.25], [0.8, 0.2])
+        np.testing.assert_allclose(y[..., 0, 3], right, rtol=1e-4, atol=1e-5)

@@ -167,8 +167,9 @@ def _element_numbers(shape: Shape, places: np.ndarray, axis: int) -> np.ndarray:
     """Of elements that are chosen along an axis, and as they stand along others: which they are of all."""
     axis = counted_axis(axis, len(shape))
     _check_places(places, shape[axis])
-    numbers = places % shape[axis] if places.size and places.min() < 0 else places
-    numbers = np.multiply(numbers, math.prod(shape[axis + 1 :]), dtype=np.int64)
+    wide = places.astype(np.int64)
+    numbers = wide % shape[axis] if places.size and places.min() < 0 else wide
+    numbers = np.asarray(numbers * math.prod(shape[axis + 1 :]), np.int64)
     for i, n in enumerate(places.shape):
         if i != axis and n > 1:
             along = np.arange(n) * math.prod(shape[i + 1 :])

@@ -15,6 +15,7 @@ from convalgos.cpu.elementwise.bound_steps import BoundStep
 from convalgos.cpu.elementwise.extremes import LargestChannelPlan
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
+from convalgos.cpu.elementwise.sampling import SamplingPlan
 from convalgos.cpu.elementwise.top import MOST_FOUND, TopPlan
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Shapes
@@ -23,6 +24,7 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
+WIDEST = 1 << 20  # pixels of a map that kernels count in float32, with a share between two
 VIEWS = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # which move nothing
 
 
@@ -36,7 +38,9 @@ def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
         return None
     make = KERNELS.get(step.function) if dtype == "float32" and step.inputs else None
     kernels = None if make is None else make(step, shapes)
-    return ArrayFunctionPlan(step) if kernels is None else OfFirstInput(kernels)
+    if kernels is None:
+        return ArrayFunctionPlan(step)
+    return kernels if step.function in OF_ALL_INPUTS else OfFirstInput(kernels)
 
 
 class ArrayFunctionPlan:
@@ -98,6 +102,18 @@ def _top(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return TopPlan(x, y[axis], options["largest"])
 
 
+def _sampling(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that read images at places."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    if len(x) != 4 or len(step.inputs) < 2 or options["padding"] == "reflection" or 0 in (*x, *y):
+        return None
+    if max(x[2:]) > WIDEST:
+        return None
+    return SamplingPlan(
+        x, y, options["mode"] == "nearest", options["padding"] == "border", options["corners"]
+    )
+
+
 def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     """Kernels that resize maps to sizes, where they do."""
     x, y = shapes[step.inputs[0]], shapes[step.output]
@@ -117,4 +133,5 @@ def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return ResizePlan(x, y[2:], "channels_first", coordinates)
 
 
-KERNELS = {"resize": _resizing, "place_of_extreme": _largest, "places_of_top": _top}
+KERNELS = {"resize": _resizing, "place_of_extreme": _largest, "places_of_top": _top, "grid_sample": _sampling}
+OF_ALL_INPUTS = frozenset(("grid_sample",))

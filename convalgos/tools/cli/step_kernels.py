@@ -16,6 +16,7 @@ from convalgos.cpu.elementwise import (
     rearranging_kernels,
     recurrent_kernels,
     resize_kernels,
+    sampling_kernels,
     selection_kernels,
     softmax_kernels,
     top_kernels,
@@ -46,6 +47,7 @@ def step_kernels() -> Iterator[Compiled]:
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
     yield top_kernels.top_share, ()
+    yield sampling_kernels.sample_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
     yield product_kernels.multiply_share, (SIZE, lanes, rows)
