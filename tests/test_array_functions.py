@@ -11,8 +11,9 @@ from onnx import helper, numpy_helper
 from test_network_onnx import SHAPE, Builder, kinds, numbers, reference
 
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
+from convalgos.cpu.elementwise.top import MOST_FOUND
 from convalgos.network.array_functions import ArrayFunction
-from convalgos.network.array_plans import OfFirstInput
+from convalgos.network.array_plans import ArrayFunctionPlan, OfFirstInput
 from convalgos.network.graph import Foreign
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -83,6 +84,7 @@ CASES = [  # operator, inputs, which of them are constants of the model, attribu
             (RNG.integers(0, 900, (2, 5000)).astype("f4"), 40, 1, 1),
             (RNG.integers(0, 9, (5000, 2)), 40, 0, 0),
             (RNG.integers(0, 9, (2, 99)), 6, 1, 1),
+            (np.where(TIES > 1, np.inf, np.where(TIES, -np.float32(0), TIES - 1)), 4, -1, 1),
         )
     ),
     *(
@@ -216,6 +218,18 @@ def test_operators(case):
     net, right = from_onnx(model), reference(model, feeds)
     assert Foreign not in kinds(net)
     same(net(*feeds.values()), right)
+
+
+def test_few_of_the_largest_are_found_by_kernels():
+    x = numbers((3, 200))
+    for k, by in ((MOST_FOUND, OfFirstInput), (MOST_FOUND + 1, ArrayFunctionPlan)):
+        model, _ = model_of("TopK", [x, np.int64([k])], (1,), {})
+        net = from_onnx(model)
+        same(net(x), reference(model, {"x0": x}))
+        assert {s.step.function: type(s.plan) for s in net.plan(x.shape).planned.steps} == {
+            "places_of_top": by,
+            "gather_elements": ArrayFunctionPlan,
+        }
 
 
 def model_of_sizes():

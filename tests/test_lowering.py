@@ -153,6 +153,21 @@ def test_words_of_all_widths(which):
     assert (y == expected).all()
 
 
+def test_floats_compare_as_in_python():
+    """What is no number, too."""
+    numbers = np.float32([-1.5, -0.0, 0.0, 2, np.inf, np.nan])
+
+    def below(a, b):
+        x, y = carray(pointer(a), 1, np.float32)[0], carray(pointer(b), 1, np.float32)[0]
+        return (x < y) + 2 * (x <= y) + 4 * (x > y) + 8 * (x >= y) + 16 * (x == y) + 32 * (x != y)
+
+    compare, begin = compiled(below), numbers.ctypes.data
+    for i, x in enumerate(numbers):
+        for j, y in enumerate(numbers):
+            right = (x < y) + 2 * (x <= y) + 4 * (x > y) + 8 * (x >= y) + 16 * (x == y) + 32 * (x != y)
+            assert compare(begin + 4 * i, begin + 4 * j) == right, (x, y)
+
+
 def test_records_and_kernels_that_call_kernels():
     def inner(record, row):
         a = carray(pointer(record), 2, RECORD)[1]

@@ -163,16 +163,24 @@ def _gathered_shape(x: Operand, places: Operand, axis: int) -> Shape:
     return (*x.shape[:at], *places.shape, *x.shape[at + 1 :])
 
 
-def _element_places(shape: Shape, places: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
-    """Where elements lie that are chosen along an axis, and as they stand along others."""
+def _element_numbers(shape: Shape, places: np.ndarray, axis: int) -> np.ndarray:
+    """Of elements that are chosen along an axis, and as they stand along others: which they are of all."""
     axis = counted_axis(axis, len(shape))
-    found = list(np.ogrid[tuple(map(slice, places.shape))])
-    found[axis] = places
-    return tuple(found)
+    _check_places(places, shape[axis])
+    wide = places.astype(np.int64)
+    numbers = wide % shape[axis] if places.size and places.min() < 0 else wide
+    numbers = np.asarray(numbers * math.prod(shape[axis + 1 :]), np.int64)
+    for i, n in enumerate(places.shape):
+        if i != axis and n > 1:
+            along = np.arange(n) * math.prod(shape[i + 1 :])
+            numbers += along.reshape(n, *(1,) * (len(shape) - 1 - i))
+    return numbers
 
 
 def _elements_gathered(y: np.ndarray, x: np.ndarray, places: np.ndarray, axis: int) -> None:
-    y[...] = x[_element_places(x.shape, places, axis)]
+    numbers = _element_numbers(x.shape, places, axis)
+    if y.size:
+        np.take(x.reshape(-1), numbers, out=y, mode="wrap")
 
 
 def _like_second(x: Operand, places: Operand, **options: Any) -> Shape:
@@ -211,8 +219,9 @@ def _scatter(y: np.ndarray, where: tuple[np.ndarray, ...], updates: np.ndarray, 
 def _elements_scattered(
     y: np.ndarray, x: np.ndarray, places: np.ndarray, updates: np.ndarray, axis: int, reduction: str
 ) -> None:
-    y[...] = x
-    _scatter(y, _element_places(x.shape, places, axis), updates, reduction)
+    to = x.flatten()  # NumPy scatters into one dimension ten times as fast as into several
+    _scatter(to, (_element_numbers(x.shape, places, axis).reshape(-1),), updates.reshape(-1), reduction)
+    y[...] = to.reshape(y.shape)
 
 
 def _slices_scattered(

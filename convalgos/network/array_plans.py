@@ -15,6 +15,8 @@ from convalgos.cpu.elementwise.bound_steps import BoundStep
 from convalgos.cpu.elementwise.extremes import LargestChannelPlan
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
+from convalgos.cpu.elementwise.sampling import SamplingPlan
+from convalgos.cpu.elementwise.top import MOST_FOUND, TopPlan
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Shapes
 
@@ -22,18 +24,23 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
-SEEN = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # functions that copy a view
+WIDEST = 1 << 20  # pixels of a map that kernels count in float32, with a share between two
+VIEWS = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # which move nothing
 
 
 def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
-    """What runs a function for these shapes of all values.
+    """What runs a function for these shapes of all values; None of what moves nothing.
 
     Args:
         dtype: of its first input.
     """
+    if step.function in VIEWS and (not step.constants or step.constants[0] is None):
+        return None
     make = KERNELS.get(step.function) if dtype == "float32" and step.inputs else None
     kernels = None if make is None else make(step, shapes)
-    return ArrayFunctionPlan(step) if kernels is None else OfFirstInput(kernels)
+    if kernels is None:
+        return ArrayFunctionPlan(step)
+    return kernels if step.function in OF_ALL_INPUTS else OfFirstInput(kernels)
 
 
 class ArrayFunctionPlan:
@@ -54,9 +61,6 @@ class ArrayFunctionPlan:
             return BoundRun(lambda: None, ())
         operands, options = self.step.operands(inputs), dict(self.step.options)
         function = ARRAY_FUNCTIONS[self.step.function].compute
-        if self.step.function in SEEN and operands[0].flags.c_contiguous:
-            view = operands[0].reshape(y.shape)
-            return BoundRun(lambda: np.copyto(y, view))
 
         def run() -> None:
             with np.errstate(all="ignore"):
@@ -89,6 +93,27 @@ def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
 
 
+def _top(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that find a few of the largest or least of what lies side by side."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    axis = options["axis"] % max(1, len(x))
+    if axis < len(x) - 1 or 0 in y or y[axis] > MOST_FOUND:
+        return None
+    return TopPlan(x, y[axis], options["largest"])
+
+
+def _sampling(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that read images at places."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    if len(x) != 4 or len(step.inputs) < 2 or options["padding"] == "reflection" or 0 in (*x, *y):
+        return None
+    if max(x[2:]) > WIDEST:
+        return None
+    return SamplingPlan(
+        x, y, options["mode"] == "nearest", options["padding"] == "border", options["corners"]
+    )
+
+
 def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     """Kernels that resize maps to sizes, where they do."""
     x, y = shapes[step.inputs[0]], shapes[step.output]
@@ -108,4 +133,5 @@ def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return ResizePlan(x, y[2:], "channels_first", coordinates)
 
 
-KERNELS = {"resize": _resizing, "place_of_extreme": _largest}
+KERNELS = {"resize": _resizing, "place_of_extreme": _largest, "places_of_top": _top, "grid_sample": _sampling}
+OF_ALL_INPUTS = frozenset(("grid_sample",))

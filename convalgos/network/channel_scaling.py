@@ -7,7 +7,13 @@ from typing import TypeGuard
 
 import numpy as np
 
-from convalgos.network.graph import Convolution, Step, TransposedConvolution
+from convalgos.network.graph import (
+    Convolution,
+    Elementwise,
+    NetworkGraph,
+    Step,
+    TransposedConvolution,
+)
 from convalgos.network.mapped_weights import let_go, put_in_file
 
 
@@ -43,3 +49,26 @@ def scaled_convolution(
     bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
     shift = 0 if by.bias is None else by.bias
     return replace(of, output=by.output, w=put_in_file(w), bias=bias + shift, activation=by.activation)
+
+
+def scales_elementwise(graph: NetworkGraph) -> NetworkGraph:
+    """Scales, and shifts, of channels that are part of no convolution go by elements.
+
+    Kernels of convolutions take up to 0.5 ms for 256 images of 128 channels of one pixel, these 5 us.
+    """
+    return replace(graph, steps=tuple(map(_elementwise, graph.steps)))
+
+
+def _elementwise(step: Step) -> Step:
+    if not is_scale(step) or not step.w.size:
+        return step
+    scale = step.w.reshape(-1)  # (C,)
+    shift = np.zeros_like(scale) if step.bias is None else step.bias
+    if not shift.any():
+        operation, numbers = "multiply", scale
+    elif (scale == 1).all():
+        operation, numbers = "shift", shift
+    else:
+        return step
+    constant = np.ascontiguousarray(numbers, np.float32).reshape(1, -1, *(1,) * (step.w.ndim - 2))
+    return Elementwise(step.name, step.inputs, step.output, operation, step.activation, constant)

@@ -2,9 +2,9 @@
 
 Steps whose arrays never move are bound to them once, and between two steps that Python has to run the kernels
 of all others are launched by one call, from a table. What moves are the inputs, which are read where they
-lie, and the outputs, which are new arrays each time: kernels that touch these are told where they lie, and
-where that is not possible the step is called with them, which takes Python 20 us, and 100 where other things
-have its place in the caches by then (Zen 4).
+lie, and the outputs, which are new arrays each time: kernels that touch these are told where they lie. Where
+that is not possible small arrays are copied to and from where a step is bound; with large ones it is called,
+which takes Python 20 us, and 100 where other things have its place in the caches by then (Zen 4).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import ctypes
 import math
 import mmap
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,15 +21,17 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.pooling.plan import PoolPlan
-from convalgos.cpu.runtime import jit
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import arrays_of, scratch_bytes
+from convalgos.network.array_plans import ArrayFunctionPlan
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, NetworkGraph
+from convalgos.network.known_values import known_arrays, known_steps
 from convalgos.network.memory import Memory, MemoryPool
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -40,17 +41,12 @@ from convalgos.network.planned import (
     alike_together,
     moving_values,
 )
+from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
+from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
 
-Arrays = dict[str, np.ndarray]
-Part = Callable[[Arrays], None]  # of a run, on the arrays that move
-
-
-class MovingPlaces(NamedTuple):
-    """What kernels read as addresses of an array that moves, or of parts that begin so many bytes on."""
-
-    name: str
-    cells: Sequence[tuple[ctypes.c_int64, int]]
+COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
+NONE: Arrays = {}
 
 
 class Executor:
@@ -69,6 +65,8 @@ class Executor:
         self.moving = moving_values(planned.steps, graph)
         self.shown = self._outputs_shown()
         self.moving |= {*self.shown}
+        self._known_steps = known_steps(planned, self.moving)
+        self.known_names = {planned_step.step.output for planned_step in self._known_steps}
         self._written = {name for planned_step in planned.steps for name in planned_step.step.outputs}
         self._contexts: WeakKeyDictionary[Memory, Context] = WeakKeyDictionary()
 
@@ -90,6 +88,11 @@ class Executor:
             y = arrays[name]
             found.append(y if name in self._written and all(y is not other for other in found) else y.copy())
         return found
+
+    @cached_attribute
+    def known(self) -> Mapping[str, np.ndarray]:
+        """Values that are the same in all runs, of those that steps of a run read."""
+        return known_arrays(self.planned, self._known_steps, self.call)
 
     def arrays(self, inputs: Sequence[np.ndarray]) -> Arrays:
         """What moves: the inputs, in their order, and new arrays for the outputs."""
@@ -116,6 +119,22 @@ class Executor:
         nbytes = math.prod(shape) * dtype.itemsize
         return np.frombuffer(mmap.mmap(-1, max(1, nbytes)), dtype, math.prod(shape)).reshape(shape)
 
+    def call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
+        """Run a step on any arrays."""
+        step, plan = planned_step.step, planned_step.plan
+        if isinstance(step, CONVOLUTIONS):
+            w = self.filters[filter_of(planned_step)]
+            residual = x[1] if len(x) > 1 else None
+            plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])
+        elif isinstance(plan, PoolPlan):
+            plan.run(x[0], y[0])
+        elif isinstance(plan, Reorder):
+            plan.bind(x[0], y[0]).run()
+        elif isinstance(step, Foreign):
+            plan.run(x, y)
+        else:
+            plan.run(x, y[0])
+
     def _outputs_shown(self) -> dict[str, str]:
         """Values of which an output is a view: they are computed where it lies. Each with the output."""
         found: dict[str, str] = {}
@@ -135,7 +154,7 @@ class Context:
     def __init__(self, executor: Executor, memory: Memory):
         planned, self._executor = executor.planned, executor
         self._arena = memory.bytes
-        self._arrays = arrays_of(planned, executor.graph, self._arena)
+        self._arrays = arrays_of(planned, executor.graph, self._arena) | dict(executor.known)
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
         self.parts = self._parts_of(planned.steps)
 
@@ -150,6 +169,8 @@ class Context:
         return run
 
     def _parts_of(self, steps: Sequence[PlannedStep]) -> list[Part]:
+        known = self._executor.known_names
+        steps = [planned_step for planned_step in steps if planned_step.step.output not in known]
         parts: list[Part] = []
         launches: list[Launch] = []
         words: list[MovingPlaces] = []
@@ -157,7 +178,7 @@ class Context:
         def add(part: Part | None = None) -> None:
             """The launches so far as a part, and this one behind it."""
             if launches:
-                parts.append(_table(launches, words))
+                parts.append(table_part(launches, words))
                 launches.clear()
                 words.clear()
             if part is not None:
@@ -176,7 +197,7 @@ class Context:
             run, of_step = told
             self._runs.append(run)
             if run.launches is None:
-                add(_ignoring(run.run))
+                add(ignoring(run.run))
             else:
                 launches += run.launches
                 words += of_step
@@ -211,15 +232,22 @@ class Context:
             self._arrays[name] = made(name)
         return self._arrays[name]
 
-    def _bound(self, planned_step: PlannedStep) -> BoundRun:
-        """A step on arrays that do not move."""
+    def _bound(self, planned_step: PlannedStep, copies: Mapping[str, np.ndarray] = NONE) -> BoundRun:
+        """A step on arrays that do not move.
+
+        Args:
+            copies: of values, where it shall have these.
+        """
         bound: BoundRun
         step, plan = planned_step.step, planned_step.plan
-        x, y = [self._array(n) for n in step.inputs], [self._array(n) for n in step.outputs]
+        x, y = (
+            [copies[n] if n in copies else self._array(n) for n in names]
+            for names in (step.inputs, step.outputs)
+        )
         scratch = self._arena[: scratch_bytes(planned_step)]
         if plan is None:
             if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
-                return BoundRun(_nothing, ())
+                return BoundRun(nothing, ())
             return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
         try:
             if isinstance(step, CONVOLUTIONS):
@@ -236,17 +264,42 @@ class Context:
                 residual = x[2] if len(x) > 2 else None
                 bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, scratch)
             elif not hasattr(plan, "bind"):
-                bound = BoundRun(lambda: self._call(planned_step, x, y))
+                bound = BoundRun(lambda: self._executor.call(planned_step, x, y))
             elif isinstance(step, Foreign):
                 bound = plan.bind(x, y)
             else:
                 bound = plan.bind(*x, *y)
         except Unsupported:  # a slice of an array, which the kernels do not take
-            return BoundRun(lambda: self._call(planned_step, x, y))
+            return BoundRun(lambda: self._executor.call(planned_step, x, y))
         return bound
+
+    def _copying(self, planned_step: PlannedStep) -> Part | None:
+        """A step on copies of the arrays that move; None where these are large, or no kernels need them."""
+        step, plan, moving = planned_step.step, planned_step.plan, self._executor.moving
+        if not hasattr(plan, "bind") or isinstance(step, Foreign) or isinstance(plan, ArrayFunctionPlan):
+            return None
+        names = moving.intersection((*step.inputs, *step.outputs))
+        if sum(value_bytes(self._executor.planned, name) for name in names) > COPIED:
+            return None
+        copies = {name: self._executor.new_array(name) for name in names}
+        bound = self._bound(planned_step, copies)
+        read = [(name, copies[name]) for name in dict.fromkeys(step.inputs) if name in moving]
+        written = [(name, copies[name]) for name in step.outputs if name in moving]
+
+        def run(arrays: Arrays) -> None:
+            for name, copy in read:
+                np.copyto(copy, arrays[name])
+            bound.run()
+            for name, copy in written:
+                np.copyto(arrays[name], copy)
+
+        return run
 
     def _moving(self, planned_step: PlannedStep) -> Part:
         """A step on arrays of which some are other ones in each run."""
+        copying = self._copying(planned_step)
+        if copying is not None:
+            return copying
         step, shape = planned_step.step, self._executor.array_shape(planned_step.step.output)
         known = {
             name: self._array(name)
@@ -264,53 +317,11 @@ class Context:
                     arrays[step.output] = view
                 return
             y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
-            self._call(planned_step, x, y)
+            self._executor.call(planned_step, x, y)
 
         return run
-
-    def _call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
-        """Run a step on any arrays."""
-        step, plan = planned_step.step, planned_step.plan
-        if isinstance(step, CONVOLUTIONS):
-            w = self._executor.filters[filter_of(planned_step)]
-            residual = x[1] if len(x) > 1 else None
-            plan(x[0], w, bias=step.bias, activation=step.activation, residual=residual, out=y[0])
-        elif isinstance(plan, PoolPlan):
-            plan.run(x[0], y[0])
-        elif isinstance(plan, Reorder):
-            plan.bind(x[0], y[0]).run()
-        elif isinstance(step, Foreign):
-            plan.run(x, y)
-        else:
-            plan.run(x, y[0])
 
 
 def _can_be_told(planned_step: PlannedStep) -> bool:
     """Whether its kernels may read words that say where its arrays lie."""
     return isinstance(planned_step.step, CONVOLUTIONS) or isinstance(planned_step.plan, Reorder)
-
-
-def _table(launches: Sequence[Launch], words: Sequence[MovingPlaces]) -> Part:
-    """These launches, behind which stand these words."""
-    table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
-    address, count = table.ctypes.data, len(table)
-
-    def run(arrays: Arrays, kept: np.ndarray = table) -> None:
-        for name, cells in told:
-            where = address_of(arrays[name])
-            for cell, offset in cells:
-                cell.value = where + offset
-        jit.launch_all(address, count)
-
-    return run
-
-
-def _nothing() -> None:
-    pass
-
-
-def _ignoring(run: Callable[[], None]) -> Part:
-    def part(arrays: Arrays) -> None:
-        run()
-
-    return part

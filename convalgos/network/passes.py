@@ -8,7 +8,12 @@ from typing import TypeVar
 import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
-from convalgos.network.channel_scaling import channel_scaling, is_scale, scaled_convolution
+from convalgos.network.channel_scaling import (
+    channel_scaling,
+    is_scale,
+    scaled_convolution,
+    scales_elementwise,
+)
 from convalgos.network.constants_joined import constants_joined
 from convalgos.network.graph import (
     Convolution,
@@ -37,7 +42,8 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
         graph = fuse(graph)
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
-    return orders_in_filters(needed(moves_absorbed(with_scaled_activations(needed(graph)))))
+    graph = needed(moves_absorbed(with_scaled_activations(needed(graph))))
+    return scales_elementwise(orders_in_filters(graph))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,8 @@ from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 
+SHORT = 16  # pixels of maps that are gone through in one piece, with a constant that has all elements,
+SPREAD = 1 << 14  # of up to so many
 NUMPY: dict[str, Any] = {
     "multiply": np.multiply, "subtract": np.subtract, "divide": np.divide,
     "slope": lambda a, b, out: np.copyto(out, np.where(a < 0, a * b, a)),
@@ -120,8 +123,11 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
 
 def _elementwise_plan(step: Elementwise, read: list[Shape], layout: str) -> Any:
     """Of kernels, or of NumPy where they do not broadcast so."""
-    b = None if step.constant is None else np.ascontiguousarray(laid(step.constant, layout))
-    shapes = read if step.constant is None else [*read, step.constant.shape]
+    constant = step.constant
+    if constant is not None and 1 < math.prod(read[0][2:]) < SHORT and math.prod(read[0]) <= SPREAD:
+        constant = np.broadcast_to(constant, np.broadcast_shapes(constant.shape, read[0]))
+    b = None if constant is None else np.ascontiguousarray(laid(constant, layout))
+    shapes = read if constant is None else [*read, constant.shape]
     try:
         plan = ElementwisePlan(step.operation, shapes, layout, step.activation)
     except Unsupported:

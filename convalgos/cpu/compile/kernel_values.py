@@ -170,6 +170,8 @@ class Numbers:
         if not isinstance(a, ir.Value) and not isinstance(b, ir.Value):
             return COMPARISONS[sign](a, b)
         a, b = self.alike(a, b)
+        if a.type == self.float:  # what is no number differs from all, and is neither less nor more
+            return (self.b.fcmp_unordered if sign == "!=" else self.b.fcmp_ordered)(sign, a, b)
         return (self.b.icmp_unsigned if a.type == self.short else self.b.icmp_signed)(sign, a, b)
 
     def conjunction(self, a: Any, b: Any) -> Any:

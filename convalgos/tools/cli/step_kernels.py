@@ -16,8 +16,10 @@ from convalgos.cpu.elementwise import (
     rearranging_kernels,
     recurrent_kernels,
     resize_kernels,
+    sampling_kernels,
     selection_kernels,
     softmax_kernels,
+    top_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
 from convalgos.cpu.elementwise.recurrent import ROWS
@@ -44,6 +46,8 @@ def step_kernels() -> Iterator[Compiled]:
         yield function_kernels.function_share, (SIZE, lanes, code)
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
+    yield top_kernels.top_share, ()
+    yield sampling_kernels.sample_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
     yield product_kernels.multiply_share, (SIZE, lanes, rows)

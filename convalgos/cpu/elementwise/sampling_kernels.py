@@ -1,0 +1,74 @@
+"""The driver that reads maps at places between their pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors.simd import carray, pointer
+
+SIZE = 4  # bytes of a float32
+ROUNDER, ROUNDER_BITS = 12582912.0, 0x4B400000  # what is added to it is rounded, and stands in its last bits
+
+# x is (images, channels, height, width), grid (images, places, 2), y (images, channels, places); words that
+# begin with f_ have the bits of a float32
+SAMPLING_FIELDS = fields(
+    "x grid y images channels height width places nearest f_low f_height f_width f_scale_h f_scale_w "
+    "f_middle_h f_middle_w tasks"
+)
+
+
+@jit.specialise
+def sample_share() -> jit.Kernel:
+    """The places of a task, a run of them."""
+
+    def sample_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SAMPLING_FIELDS)[0]
+        total = a.images * a.places
+        zero, one, rounder = np.float32(0.0), np.float32(1.0), np.float32(ROUNDER)
+        plane = a.height * a.width
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            n = unit // a.places
+            at = carray(pointer(a.grid + unit * 2 * SIZE), 2, np.float32)
+            j, right = pixel_of(at[0], a.f_scale_w, a.f_middle_w, a.f_low, a.f_width, a.nearest, rounder)
+            i, down = pixel_of(at[1], a.f_scale_h, a.f_middle_h, a.f_low, a.f_height, a.nearest, rounder)
+            above, below = i >= 0 and i < a.height, i + 1 < a.height and a.nearest == 0
+            before, behind = j >= 0 and j < a.width, j + 1 < a.width and a.nearest == 0
+            first = i * a.width + j
+            ul, ur = first if above and before else 0, first + 1 if above and behind else 0
+            dl = first + a.width if below and before else 0
+            dr = first + a.width + 1 if below and behind else 0
+            for c in range(a.channels):
+                x = carray(pointer(a.x + (n * a.channels + c) * plane * SIZE), plane, np.float32)
+                y = carray(pointer(a.y + (n * a.channels + c) * a.places * SIZE), a.places, np.float32)
+                upper = (x[ul] if above and before else zero) * (one - right) + (
+                    x[ur] if above and behind else zero
+                ) * right
+                lower = (x[dl] if below and before else zero) * (one - right) + (
+                    x[dr] if below and behind else zero
+                ) * right
+                y[unit % a.places] = upper * (one - down) + lower * down
+
+    return sample_share
+
+
+@jit.helper
+def pixel_of(
+    place: Any, scale: int, middle: int, low: int, high: int, nearest: int, rounder: Any
+) -> tuple[int, Any]:
+    """(pixel before a place from -1 to 1, share of the one behind it); what is no number lies lowest."""
+    least, most = np.uint32(low).view(np.float32), np.uint32(high).view(np.float32)
+    where = place * np.uint32(scale).view(np.float32) + np.uint32(middle).view(np.float32)
+    where = where if where >= least else least
+    where = most if where > most else where
+    lifted = where + rounder
+    whole = int(lifted.view(np.uint32)) - ROUNDER_BITS
+    share = where - (lifted - rounder)
+    if nearest:
+        return whole, np.float32(0.0)
+    if share < np.float32(0.0):
+        return whole - 1, share + np.float32(1.0)
+    return whole, share

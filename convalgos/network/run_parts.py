@@ -1,0 +1,48 @@
+"""Parts of a run of a network: tables of launches, which one call runs, and what Python runs between them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from convalgos.core.bound_run import Launch
+from convalgos.cpu.runtime import jit
+
+Arrays = dict[str, np.ndarray]
+Part = Callable[[Arrays], None]  # of a run, on the arrays that move
+
+
+class MovingPlaces(NamedTuple):
+    """What kernels read as addresses of an array that moves, or of parts that begin so many bytes on."""
+
+    name: str
+    cells: Sequence[tuple[ctypes.c_int64, int]]
+
+
+def table_part(launches: Sequence[Launch], words: Sequence[MovingPlaces]) -> Part:
+    """These launches, behind which stand these words."""
+    table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
+    address, count = table.ctypes.data, len(table)
+
+    def run(arrays: Arrays, kept: np.ndarray = table) -> None:
+        for name, cells in told:
+            where = address_of(arrays[name])
+            for cell, offset in cells:
+                cell.value = where + offset
+        jit.launch_all(address, count)
+
+    return run
+
+
+def nothing() -> None:
+    pass
+
+
+def ignoring(run: Callable[[], None]) -> Part:
+    def part(arrays: Arrays) -> None:
+        run()
+
+    return part
