@@ -14,6 +14,7 @@ from convalgos.core.epilogue import RELU
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import array_shape
 from convalgos.cpu.backward.per_thread import SlicedPlan
+from convalgos.cpu.im2col import Im2col
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
@@ -657,3 +658,12 @@ def test_buffers_are_packed_near_the_bytes_that_are_alive(most_parts, wasted):
         assert most_alive(buffers) <= total == max(p + b[0] for p, b in zip(places, buffers, strict=True))
         ratios.append(total / most_alive(buffers))
     assert np.mean(ratios) < wasted
+
+
+def test_no_step_leaves_threads_spinning_behind_it(monkeypatch):
+    monkeypatch.setattr(Im2col, "cost", lambda self, problem, machine: 1e-12)
+    monkeypatch.setattr(Im2col, "least", lambda self, problem, machine: 1e-12)
+    w = np.ones((40, 24, 3, 3), np.float32)
+    net = Network(NetworkGraph(("x",), ("y",), (Convolution("only", ("x",), "y", w, padding=1),)))
+    (step,) = (s for s in net.plan((1, 24, 9, 9)).planned.steps if isinstance(s.step, Convolution))
+    assert step.plan.algorithm in ("cpu.im2col.mkl", "cpu.im2col.own")

@@ -55,7 +55,7 @@ from convalgos.network.quantized_graph import BYTEWISE, QuantizedConvolution, Qu
 from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 from convalgos.network.step_layouts import FIRST, is_laid_alike, serves
-from convalgos.select import choose, devices
+from convalgos.select import algorithms, choose, devices
 from convalgos.select.constraints import Constraints, keeps
 from convalgos.select.ranking import Candidate
 
@@ -74,9 +74,6 @@ STREAMED = (
     | QuantizedMean
 )
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
-# What NumPy's BLAS computes: its threads spin for 30 ms more, and take the cores from the steps behind it. A
-# VGG-16 with one such layer took 68 ms, and takes 39 without.
-SPINNING = "cpu.im2col.blas"
 HELD = 0.4  # of the seconds in which a filter comes from memory: what the memory that it takes is worth
 PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms
 GROWTH = 2.0  # of the work of a layer, up to which another shape keeps the algorithm
@@ -341,8 +338,12 @@ def moves_nothing(step: Transpose, reads: str, writes: str, shapes: Shapes) -> b
 def limits_of(limits: PlanLimits, precision: str = "float32", equal_bits: bool = False) -> Constraints:
     """What the choice of a convolution in a precision is held to.
 
+    Threads that spin behind a step, as those of NumPy's BLAS do for 30 ms, take the cores from the next ones:
+    a VGG-16 with one such step took 68 ms, and takes 39 without.
+
     Args:
         equal_bits: whether its channels are compared with each other.
     """
     precisions = None if precision in ("float32", BYTE.name) else (precision,)  # those of maps themselves
-    return Constraints(limits.workspace_limit, deny=SPINNING, precisions=precisions, equal_bits=equal_bits)
+    spinning = [algorithm.id for algorithm in algorithms("cpu") if algorithm.spins]
+    return Constraints(limits.workspace_limit, deny=spinning, precisions=precisions, equal_bits=equal_bits)
