@@ -232,7 +232,8 @@ class Im2col(Algorithm):
             # narrow products never reach the library's rate
             narrow = min(p.gemm_n, p.gemm_k, cut.pixels)
             rate = machine.peak(p.dtype) * GEMM_EFFICIENCY[self.gemm] * narrow / (narrow + 24)
-            product = p.flops / rate
+            filters = reading_seconds(p.w_bytes, p.w_bytes / machine.threads, p.w_bytes, machine)
+            product = max(p.flops / rate, filters)  # of few pixels no more than to read them
             calls = cut.blocks * (1 + p.groups)
         return calls * GEMM_CALL[self.gemm] + filling + product + _memory(p, machine)
 
