@@ -250,26 +250,47 @@ USUAL = """
 import sys
 import numpy as np
 from convalgos.onnx import Session
-session = Session(sys.argv[1])
-(y,) = session.run(None, {"x": np.ones((2, 3, 9, 8), np.float32)})
+session, x = Session(sys.argv[1]), np.ones((2, 3, int(sys.argv[2]), 8), np.float32)
+(y,) = session.run(None, {"x": x})
 assert y.shape == (2, 5), y.shape
 found = sorted({"onnx", "ml_dtypes", "onnxruntime"} & sys.modules.keys())
 assert not found, found
 import onnx  # now, and it is the same classes
-(other,) = Session(onnx.load(sys.argv[1])).run(None, {"x": np.ones((2, 3, 9, 8), np.float32)})
+(other,) = Session(onnx.load(sys.argv[1])).run(None, {"x": x})
 assert np.array_equal(other, y)
 """
 
 
-def test_usual_models_run_without_the_package(tmp_path):
+LINES_OF_TEXT = [  # which go together where one row of outputs is left
+    helper.make_node("AveragePool", ["a"], ["row"], kernel_shape=[48, 1], strides=[48, 1]),
+    helper.make_node("ReduceMean", ["a"], ["mean"], axes=[2]),
+    helper.make_node("Mul", ["row", "mean"], ["product"]),
+    helper.make_node("Concat", ["product", "mean"], ["both"], axis=1),
+    helper.make_node("Conv", ["both", "w8"], ["wide"], pads=[0, 1, 0, 1]),
+    helper.make_node("Add", ["wide", "mean"], ["r"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("height", "inner"),
+    [(9, [helper.make_node("Relu", ["a"], ["r"])]), (48, LINES_OF_TEXT)],
+    ids=["", "text"],
+)
+def test_usual_models_run_without_the_package(tmp_path, height, inner):
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["a"], pads=[1] * 4),
-        helper.make_node("Relu", ["a"], ["r"]),
+        *inner,
         helper.make_node("GlobalAveragePool", ["r"], ["p"]),
         helper.make_node("Reshape", ["p", "to"], ["f"]),
         helper.make_node("Gemm", ["f", "m"], ["y"]),
     ]
-    constants = {"w": ones(4, 3, 3, 3), "b": ones(4), "m": ones(4, 5), "to": ints(0, -1)}
+    constants = {
+        "w": ones(4, 3, 3, 3),
+        "b": ones(4),
+        "m": ones(4, 5),
+        "to": ints(0, -1),
+        "w8": ones(4, 8, 1, 3),
+    }
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", F, ["n", 3, "h", "w"])],
         [helper.make_tensor_value_info("y", F, ["n", 5])],
@@ -277,7 +298,9 @@ def test_usual_models_run_without_the_package(tmp_path):
     )  # fmt: skip
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(made, path := str(tmp_path / "usual.onnx"))
-    ran = subprocess.run([sys.executable, "-c", USUAL, path], capture_output=True, text=True, env=os.environ)
+    ran = subprocess.run(
+        [sys.executable, "-c", USUAL, path, str(height)], capture_output=True, text=True, env=os.environ
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import cycle
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +41,9 @@ from convalgos.network.onnx_reader.stand_ins import with_stand_ins
 from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType, types_of
 
 OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, though their inputs vary
-TRIED = (320, 256)  # sizes of inputs that a model leaves open, to tell which of its values are of one shape
+# Sizes of inputs that a model leaves open, to tell which of its values are of one shape: those of pictures,
+# and of lines of text, where a model takes these only
+TRIED = (320, 256), (48, 320), (32, 320)
 BATCHES = (2, 7)  # of images, where a model leaves open how many
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
 
@@ -172,13 +175,12 @@ class OnnxModel:
         return self._tried_for(BATCHES[0])
 
     def _tried_for(self, images: int) -> dict[str, ValueType]:
-        sizes = iter(TRIED * len(self.types))
-        given = {}
-        for name in self.inputs:
-            shape = self.types[name].shape or ()
-            filled = [n if isinstance(n, int) else next(sizes) if i else images for i, n in enumerate(shape)]
-            given[name] = tuple(filled)
-        found = self._inferred(given)
+        tried = [self._filled(images, sizes) for sizes in TRIED]
+        for given in tried:
+            if found := self._inferred(given, alone=True):
+                break
+        else:
+            found = self._inferred(given := tried[0])
         if all(v.shape is not None and all(isinstance(n, int) for n in v.shape) for v in found.values()):
             return found
         known = KnownValues(skeleton := self._skeleton(given), {})  # which computes sizes of sizes
@@ -187,6 +189,15 @@ class OnnxModel:
         for name, value in found.items():
             value.shape = known.shape(name) or value.shape
         return found
+
+    def _filled(self, images: int, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs, with what they leave open filled in."""
+        given, more = {}, cycle(sizes)
+        for name in self.inputs:
+            shape = self.types[name].shape or ()
+            filled = [n if isinstance(n, int) else next(more) if i else images for i, n in enumerate(shape)]
+            given[name] = tuple(filled)
+        return given
 
     @cached_property
     def _of_any_batch(self) -> dict[str, tuple[int | None, ...]]:
@@ -204,12 +215,17 @@ class OnnxModel:
                 )
         return found
 
-    def _inferred(self, given: dict[str, tuple[int, ...]]) -> dict[str, ValueType]:
+    def _inferred(self, given: dict[str, tuple[int, ...]], alone: bool = False) -> dict[str, ValueType]:
+        """Of the values for inputs of some shapes.
+
+        Args:
+            alone: without ONNX, and empty where that cannot be.
+        """
         skeleton = self._skeleton(given)
         nodes, same_type = with_stand_ins(skeleton.graph.node)
         del skeleton.graph.node[:]
         skeleton.graph.node.extend(nodes)
-        types = types_of(skeleton)
+        types = types_of(skeleton, alone)
         for name, other in same_type.items():
             if name in types and other in types:
                 types[name].dtype = types[other].dtype

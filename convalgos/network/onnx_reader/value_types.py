@@ -26,10 +26,16 @@ class ValueType:
         return cls(value.name, type_of(value.type))
 
 
-def types_of(model: Any) -> dict[str, ValueType]:
-    """The types of the values of a ModelProto, as far as they can be inferred."""
+def types_of(model: Any, alone: bool = False) -> dict[str, ValueType]:
+    """The types of the values of a ModelProto, as far as they can be inferred.
+
+    Args:
+        alone: without ONNX, which takes 8 MB, and none where that cannot be.
+    """
     own = inferred_types(model)
-    return _by_onnx(model) if own is None else {name: ValueType(name, of) for name, of in own.items()}
+    if own is None:
+        return {} if alone else _by_onnx(model)
+    return {name: ValueType(name, of) for name, of in own.items()}
 
 
 def _by_onnx(model: Any) -> dict[str, ValueType]:
