@@ -179,7 +179,7 @@ def test_separable_filters_of_single_taps_multiply(monkeypatch, char):
     small_calls.known_calls.clear()
     theirs = scipy.signal.sepfir2d
     monkeypatch.setattr(scipy.signal, "sepfir2d", None)
-    monkeypatch.setattr(small_images, "FEW_ALONG", 0)  # up to which SciPy takes less time than to multiply here
+    monkeypatch.setattr(small_images, "FEW_TIMES", 0)  # up to which SciPy is asked
     rng = np.random.default_rng(4)
     for shape in ((9, 6), (1, 1), (70, 2), (2, 70)):
         x = extreme(rng, shape, char)
