@@ -8,6 +8,7 @@ SciPy's too.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -25,13 +26,14 @@ from convalgos.signal.exact_integers import (
 )
 from convalgos.signal.lines import long_signal
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
-from convalgos.signal.modes import MODES, larger
+from convalgos.signal.modes import MODES, larger, longest_last
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
 ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
+FEW_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
@@ -151,6 +153,10 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     dtype = np.result_type(x, w)
     if dtype.kind == "b" or (mode == "valid" and larger(x.shape, w.shape) is None):
         return None
+    if (order := longest_last(x.shape, w.shape, mode)) is not None:
+        x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
+        y = by_plan(x, w, mode, method)
+        return None if y is None else np.ascontiguousarray(y.transpose(np.argsort(order)))
     if x.ndim == 1 and method != "fft" and dtype.kind in "fc" and not all_finite(min(x, w, key=np.size)):
         return None  # the zeros beyond both ends would spread it
     if dtype.kind in "fc" and (y := _without_plan(*_in_precision(dtype, x, w), mode, method)) is not None:
@@ -221,7 +227,9 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     if (y := short_signals.transformed(x, w, mode, axes)) is not None:
         return y
     dtype = np.float32 if single else np.float64
-    return convolved_along(*_in_precision(dtype, x, w), mode, axes, "fft", out)
+    taps = math.prod(min(x.shape[i], w.shape[i]) for i in (range(x.ndim) if axes is None else axes))
+    sums = taps <= FEW_TAPS and all_finite(x) and all_finite(w)  # transforms spread what is not finite
+    return convolved_along(*_in_precision(dtype, x, w), mode, axes, "auto" if sums else "fft", out)
 
 
 def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray | None:

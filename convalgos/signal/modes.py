@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 MODES = ("full", "same", "valid")
+NARROW = 8  # outputs along the last dimension that fill vectors, and times these of one that is worth a turn
+WORTH_TURNING = 64  # elements of the smaller array, from which on products take longer than copies
 
 
 def wanted_of(mode: str, size1: int, size2: int) -> tuple[int, int]:
@@ -34,3 +38,20 @@ def larger_first(
         sizes = w.shape, x.shape
     wanted = [wanted_of(mode, n, k) for n, k in zip(*sizes, strict=True)]
     return (w, x, wanted) if swapped else (x, w, wanted)
+
+
+def longest_last(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> tuple[int, ...] | None:
+    """The dimensions in an order whose last one has the most outputs; None where that is not worth a copy.
+
+    Kernels compute neighbouring outputs of the last dimension together.
+    """
+    if mode not in MODES or len(shape1) < 2 or min(math.prod(shape1), math.prod(shape2)) < WORTH_TURNING:
+        return None
+    pairs = list(zip(shape1, shape2, strict=True))
+    if mode == "valid":
+        pairs = [(max(pair), min(pair)) for pair in pairs]
+    counts = [wanted_of(mode, *pair)[1] for pair in pairs]
+    longest = max(range(len(counts)), key=counts.__getitem__)
+    if counts[-1] >= NARROW or counts[longest] < NARROW * counts[-1]:
+        return None
+    return (*(i for i in range(len(counts)) if i != longest), longest)
