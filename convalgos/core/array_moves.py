@@ -145,7 +145,7 @@ def _padded_shape(x: Operand, pads: Operand, value: Operand, mode: str, axes: An
 
 
 def _check_places(places: np.ndarray, size: int) -> int:
-    """The least place, 0 of none; IndexError where places do not lie among so many elements, or from their end."""
+    """The least place, 0 of none; IndexError where one, counted from the end if negative, is no element."""
     if not places.size:
         return 0
     least, last = int(places.min()), int(places.max())
@@ -156,7 +156,8 @@ def _check_places(places: np.ndarray, size: int) -> int:
 
 def _gathered(y: np.ndarray, x: np.ndarray, places: np.ndarray, axis: int) -> None:
     if not places.ndim:
-        y[...] = x[(*(slice(None),) * counted_axis(axis, x.ndim), int(places))]
+        at: tuple[Any, ...] = (*(slice(None),) * counted_axis(axis, x.ndim), int(places))
+        y[...] = x[at]
         return
     if y.size < BUFFERED:
         x.take(places, axis, out=y)
