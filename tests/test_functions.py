@@ -15,13 +15,14 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 ODD = (0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-40, 3e38, 88.8, -88.8, -103, 120, 1.0000001, 0.9999999)
+HALVES = (0.5, -0.5, 1.5, -1.5, 2.5, 8388607.5, -8388608, 16777217, 1e-40, -0.3)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("count", [0, 5, 40_003])
 def test_values_against_float64(function, count):
     x = (10 * numbers(count)).astype("f4")
-    x[: len(ODD)] = ODD[:count]
+    x[: len(ODD)], x[100:][: len(HALVES)] = ODD[:count], HALVES[: max(count - 100, 0)]
     plan = FunctionPlan(function, x.shape)
     plan.run((x,), y := np.full_like(x, np.nan))
     with np.errstate(all="ignore"):
@@ -32,7 +33,7 @@ def test_values_against_float64(function, count):
     assert np.array_equal(x, y, equal_nan=True)
 
 
-@pytest.mark.parametrize("op", ["Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg"])
+@pytest.mark.parametrize("op", ["Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg", "Floor", "Ceil", "Round"])
 def test_functions_of_onnx(op):
     b = Builder(("n", 8, 9, 7))
     x = b.node("Softplus", b.conv(k=21)) if op in ("Log", "Sqrt", "Reciprocal") else b.conv(k=21)

@@ -88,11 +88,11 @@ def _running_sum(y: np.ndarray, x: np.ndarray, axis: int, exclusive: bool, rever
     turned = (slice(None),) * axis + (slice(None, None, -1),) if reverse else ()
     x, y = x[turned], y[turned]
     if not exclusive:
-        np.cumsum(x, axis, dtype=y.dtype, out=y)
+        np.add.accumulate(x, axis, y.dtype, y)
         return
     ahead = (slice(None),) * axis
     y[(*ahead, slice(0, 1))] = 0
-    np.cumsum(x[(*ahead, slice(0, -1))], axis, dtype=y.dtype, out=y[(*ahead, slice(1, None))])
+    np.add.accumulate(x[(*ahead, slice(0, -1))], axis, y.dtype, y[(*ahead, slice(1, None))])
 
 
 def _lower_or_upper(y: np.ndarray, x: np.ndarray, k: np.ndarray, upper: bool) -> None:

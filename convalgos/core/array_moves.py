@@ -144,15 +144,23 @@ def _padded_shape(x: Operand, pads: Operand, value: Operand, mode: str, axes: An
 # --- gathers and scatters --------------------------------------------------------------------------
 
 
-def _check_places(places: np.ndarray, size: int) -> None:
-    """Raise IndexError where places, counted from the end if negative, do not lie among so many elements."""
-    if places.size and not -size <= places.min() <= places.max() < size:
-        raise IndexError(f"places from {places.min()} to {places.max()} are out of bounds of {size} elements")
+def _check_places(places: np.ndarray, size: int) -> int:
+    """The least place, 0 of none; IndexError where one, counted from the end if negative, is no element."""
+    if not places.size:
+        return 0
+    least, last = int(places.min()), int(places.max())
+    if not -size <= least <= last < size:
+        raise IndexError(f"places from {least} to {last} are out of bounds of {size} elements")
+    return least
 
 
 def _gathered(y: np.ndarray, x: np.ndarray, places: np.ndarray, axis: int) -> None:
+    if not places.ndim:
+        at: tuple[Any, ...] = (*(slice(None),) * counted_axis(axis, x.ndim), int(places))
+        y[...] = x[at]
+        return
     if y.size < BUFFERED:
-        np.take(x, places, axis, out=y)
+        x.take(places, axis, out=y)
         return
     _check_places(places, x.shape[axis])
     np.take(x, places, axis, out=y, mode="wrap")  # which writes y at once; "raise" goes through a buffer
@@ -166,10 +174,9 @@ def _gathered_shape(x: Operand, places: Operand, axis: int) -> Shape:
 def _element_numbers(shape: Shape, places: np.ndarray, axis: int) -> np.ndarray:
     """Of elements that are chosen along an axis, and as they stand along others: which they are of all."""
     axis = counted_axis(axis, len(shape))
-    _check_places(places, shape[axis])
-    wide = places.astype(np.int64)
-    numbers = wide % shape[axis] if places.size and places.min() < 0 else wide
-    numbers = np.asarray(numbers * math.prod(shape[axis + 1 :]), np.int64)
+    if _check_places(places, shape[axis]) < 0:
+        places = places % shape[axis]
+    numbers = np.asarray(np.multiply(places, math.prod(shape[axis + 1 :]), dtype=np.int64))
     for i, n in enumerate(places.shape):
         if i != axis and n > 1:
             along = np.arange(n) * math.prod(shape[i + 1 :])

@@ -1,4 +1,4 @@
-"""The driver of functions of each element by itself: roots, powers of e and their like."""
+"""The driver of functions of each element by itself: roots, powers of e, whole numbers and their like."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from convalgos.cpu.vectors.logarithms import logarithm
 from convalgos.cpu.vectors.simd import Value, Vec, carray, function_of, ir, pointer
 
 FUNCTION_FIELDS = fields("x y count tasks")
-FUNCTIONS = ("exp", "log", "sqrt", "reciprocal", "abs", "negative")  # NumPy's names; a place is a code
+FUNCTIONS = (  # NumPy's names; a place is a code
+    "exp", "log", "sqrt", "reciprocal", "abs", "negative", "floor", "ceil", "rint",
+)  # fmt: skip
 NORMAL = 2.0**-126  # the least float32 with all digits
 LIFTED = 24  # powers of two by which smaller ones are multiplied before their logarithm
 
@@ -51,7 +53,7 @@ def _value(v: Vec, function: str, x: Value) -> Value:
         return v.b.fdiv(v.const(1), x)
     if function == "negative":
         return v.b.fneg(x)
-    name = {"sqrt": "sqrt", "abs": "fabs"}[function]
+    name = {"abs": "fabs"}.get(function, function)
     kind = ir.FunctionType(v.type, [v.type])
     return v.b.call(function_of(v.b, kind, f"llvm.{name}.{v.suffix}"), [x])
 

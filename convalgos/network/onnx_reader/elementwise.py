@@ -20,6 +20,7 @@ from convalgos.network.onnx_reader.value_types import DynamicShape
 OPERATIONS = {"Add": "add", "Sum": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 FUNCTIONS = {
     "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Abs": "abs", "Neg": "negative",
+    "Floor": "floor", "Ceil": "ceil", "Round": "rint",
 }  # fmt: skip
 INVERSE = {"subtract": "negative", "divide": "reciprocal"}
 LARGEST = float(np.finfo(np.float32).max)
