@@ -224,3 +224,24 @@ def test_errors_tell_what_would_be_valid(call, error):
 @pytest.mark.parametrize("name", FILTERS)
 def test_constant_borders_of_rows_that_are_cut_into_strips(name):
     check(name, numbers(np.random.default_rng(0), (7, 9000), "f"), 5, mode="constant", cval=2.0)
+
+
+@pytest.mark.parametrize("dtype", "Bf")
+def test_derivatives_in_place_are_those_of_the_input_as_it_was(dtype):
+    """Of which SciPy takes all but the first of what it has overwritten."""
+
+    def second(x, axis, output, mode, cval):
+        return ndimage.correlate1d(x, [1, -2, 1], axis, output, mode, cval)
+
+    names = ("laplace", "gaussian_laplace", "gaussian_gradient_magnitude")
+    calls = [(name, (1.2,) * (name != "laplace")) for name in names]
+    calls += [("generic_laplace", (second,)), ("generic_gradient_magnitude", (second,))]
+    for name, given in calls:
+        call = getattr(ndimage, name)
+        x = numbers(np.random.default_rng(0), (13, 9, 11), dtype)
+        expected = call(x.copy(), *given, mode="grid-mirror")
+        assert call(x, *given, mode="grid-mirror", output=x) is x
+        assert np.array_equal(x, expected)
+        over = numbers(np.random.default_rng(0), (16, 9, 11), dtype)
+        expected = call(over[:-3].copy(), *given)
+        assert np.array_equal(call(over[:-3], *given, output=over[3:]), expected)

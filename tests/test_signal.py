@@ -392,3 +392,20 @@ def test_inputs_are_not_written():
 def test_scipy_loads_only_when_asked_for():
     code = "import sys, convalgos; assert 'scipy.signal' not in sys.modules; convalgos.signal.convolve"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("dtype", "fD")
+def test_lines_as_long_as_the_filter(dtype):
+    """One output for each, of sums that no plan takes, and of longer ones."""
+    rng = np.random.default_rng(0)
+    for shape, window, axes in (
+        ((4, 6, 9), (1, 6, 9), [1]),
+        ((1, 6, 9), (4, 6, 9), 1),
+        ((4, 6, 9), (4, 6, 1), [0, 1]),
+        ((2, 700), (2, 700), 1),
+    ):
+        x, w = (rng.standard_normal(s).astype(dtype) for s in (shape, window))
+        expected = scipy.signal.fftconvolve(x, w, "valid", axes=axes)
+        y = np.full_like(expected, np.nan)
+        assert ca.signal.fftconvolve(x, w, "valid", axes=axes, out=y) is y
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -40,7 +40,10 @@ class ConvertedSlides:
         self, shape: Shape, of: np.dtype, into: np.dtype, reduction: int, steps: Sequence[ConvertedStep]
     ):
         self._of, self._into = of, into
-        self._steps = [(step.dtype, _by_blocks(shape, step, reduction)) for step in steps]
+        self._steps = []
+        for step in steps:
+            self._steps.append((step.dtype, _by_blocks(shape, step, reduction, of != step.dtype)))
+            of = into
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         known, y = x.view(self._of), y.view(self._into)
@@ -49,15 +52,27 @@ class ConvertedSlides:
                 source = np.ascontiguousarray(known[at], dtype)  # apart from y, or not written
                 found = np.empty_like(source)
                 slide(source, found)
-                y[at] = cast(found, self._into)
+                for part, values in zip(_rows(y[at]), _rows(found), strict=True):
+                    part[...] = cast(values, self._into)
             known = y
 
 
-def _by_blocks(shape: Shape, step: ConvertedStep, reduction: int) -> list[tuple[tuple[slice, ...], Slides]]:
-    """Blocks of whole lines along the step's axis, and what slides over each."""
+def _rows(array: np.ndarray) -> list[np.ndarray]:
+    """An array in parts along its first axis, which caches hold."""
+    count = max(1, len(array) * BLOCK // max(1, array.size))
+    return [array[i : i + count] for i in range(0, len(array), count)]
+
+
+def _by_blocks(
+    shape: Shape, step: ConvertedStep, reduction: int, converted: bool
+) -> list[tuple[tuple[slice, ...], Slides]]:
+    """Blocks of whole lines along the step's axis, and what slides over each.
+
+    Of columns of images only where the source is converted: else to copy them costs more than caches save.
+    """
     slides: dict[Shape, Slides] = {}
     found = []
-    for at in _blocks(shape, step.axis):
+    for at in _blocks(shape, step.axis, columns=converted):
         size = tuple(len(range(n)[part]) for n, part in zip(shape, at, strict=True))
         if size not in slides:
             slides[size] = Slides(size, step.dtype, reduction, [(step.axis, step.window)], step.fill)
@@ -65,11 +80,11 @@ def _by_blocks(shape: Shape, step: ConvertedStep, reduction: int) -> list[tuple[
     return found
 
 
-def _blocks(shape: Shape, axis: int) -> Iterator[tuple[slice, ...]]:
-    """Parts of an array along its first other axis that has many elements."""
+def _blocks(shape: Shape, axis: int, columns: bool) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array along its first other axis that has many elements, if need be one behind `axis`."""
     whole = [slice(None)] * len(shape)
     others = [i for i, n in enumerate(shape) if i != axis and n > 1]
-    if math.prod(shape) <= BLOCK or not others:
+    if math.prod(shape) <= BLOCK or not others or (others == [axis + 1] and not columns):
         yield tuple(whole)
         return
     along = others[0]

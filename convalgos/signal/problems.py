@@ -27,6 +27,7 @@ TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
 # rounds them least
 FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
+FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
 def convolved_along(
@@ -54,6 +55,10 @@ def convolved_along(
             return None
         if which == 1:
             x, w, sizes = w, x, sizes[::-1]
+        if sizes[0] == sizes[1] and math.prod(sizes[0]) <= FEW_TAPS and axes is not None:
+            turned = tuple(slice(None, None, -1 if i in convolved else 1) for i in range(x.ndim))
+            single: np.ndarray = (x * w[turned]).sum(tuple(convolved), keepdims=True)  # one output per line
+            return single
     wanted = [wanted_of(mode, s1, s2) for s1, s2 in zip(*sizes, strict=True)]
     centred = x.shape
     if math.prod(sizes[0]) < math.prod(sizes[1]):  # the larger one is the map, the smaller one the filter
