@@ -409,3 +409,16 @@ def test_lines_as_long_as_the_filter(dtype):
         y = np.full_like(expected, np.nan)
         assert ca.signal.fftconvolve(x, w, "valid", axes=axes, out=y) is y
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("types", ["ff", "dD", "Bh", "qq"])
+def test_dimensions_of_many_outputs_need_not_be_the_last(types):
+    rng = np.random.default_rng(0)
+    for shape, window in (((105, 8), (30, 8)), ((30, 8), (105, 8)), ((60, 2, 11), (30, 2, 10))):
+        x, w = ((9 * rng.standard_normal(s)).astype(c) for s, c in zip((shape, window), types, strict=True))
+        for name, mode in (("convolve", "valid"), ("correlate", "valid"), ("convolve", "full")):
+            expected = getattr(scipy.signal, name)(x, w, mode, "direct")
+            y = np.zeros_like(expected)
+            assert getattr(ca.signal, name)(x, w, mode, out=y) is y
+            off = np.abs(y - expected).max()
+            assert off <= (0 if expected.dtype.kind in "iu" else 1e-5 * np.abs(expected).max())
