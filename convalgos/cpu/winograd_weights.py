@@ -40,6 +40,7 @@ from convalgos.cpu.vectors import simd
 PRODUCT = 1.12  # of the measured peak, inside the micro-kernel,
 WAITS = 4.3  # less this over its registers, as small tiles wait for their loads
 COLUMN = 1.2  # times as long for kernels of one column, such as those in depth; Xeon (Granite Rapids)
+STRIDED = 1.2  # times as long for the phases of strided problems; 500 gradients, Xeon (AMX)
 TILE_TAPS = 12  # tiles multiplied in the time that sums are loaded and stored
 SUMS = 1.9  # times the bandwidth of the caches, at which sums are loaded and stored
 # Bytes of such sums that take as long as
@@ -113,7 +114,8 @@ class WinogradWeights(ReadsBorders, Algorithm):
         memory = 0.43 * machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         long_rows = COLUMN if p.kernel[2] == 1 < p.kernel[1] else 1.0
-        return CALL + (flops / speed + moved) * long_rows + memory + written
+        phases = STRIDED if max(problem.stride) > 1 else 1.0
+        return CALL + (flops / speed + moved) * long_rows * phases + memory + written
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         return least_of_products(problem, self.m, self.r, machine)
