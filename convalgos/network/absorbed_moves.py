@@ -7,6 +7,7 @@ from dataclasses import replace
 from convalgos.core.moves import Move
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.graph import NetworkGraph, Step, View
+from convalgos.network.read_once import read_once
 
 Moves = tuple[Move, ...]
 INVERTIBLE = ("view", "transpose")
@@ -19,10 +20,10 @@ def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
     The moves that nothing reads then are still there.
     """
     steps: dict[str, Step] = {}
-    readers = graph.readers()
+    makers = read_once(graph)
     for step in graph.steps:
         before = steps.get(step.inputs[0]) if step.inputs else None
-        alone = before is not None and len(readers[before.output]) == 1 and before.output not in graph.outputs
+        alone = before is not None and before.output in makers
         made = step
         if isinstance(step, OF_MATRICES):
             made = _reading_unmoved(step, steps)

@@ -16,6 +16,8 @@ from convalgos.network.graph import (
 )
 from convalgos.network.mapped_weights import let_go, put_in_file
 
+SUMMED = Convolution | TransposedConvolution  # of which each output is a sum with weights of its own
+
 
 def channel_scaling(
     name: str, x: str, y: str, scale: np.ndarray, shift: np.ndarray, ndim: int
@@ -34,9 +36,7 @@ def is_scale(step: Step) -> TypeGuard[Convolution]:
     return alone and set(step.stride) <= {1} and set(step.padding) <= {(0, 0)}
 
 
-def scaled_convolution(
-    of: Convolution | TransposedConvolution, by: Convolution
-) -> Convolution | TransposedConvolution:
+def scaled_convolution(of: SUMMED, by: Convolution) -> SUMMED:
     """A convolution whose outputs are then scaled and shifted, and what follows that, as one."""
     scale = by.w.reshape(-1)  # (K,)
     ones = (1,) * (of.w.ndim - 2)

@@ -62,8 +62,7 @@ def known_arrays(planned: Planned, steps: tuple[PlannedStep, ...], call: Call) -
         ]
         y = arrays[step.output] = aligned_empty(math.prod(shape), planned.dtype(step.output)).reshape(shape)
         call(planned_step, x, [y])
-    inside = {*map(id, steps)}
-    read = {name for other in planned.steps if id(other) not in inside for name in other.step.inputs}
+    read = {name for s in planned.steps if s.step.output not in arrays for name in s.step.inputs}
     return _each_once({name: array for name, array in arrays.items() if name in read})
 
 

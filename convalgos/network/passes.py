@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
 from convalgos.network.channel_scaling import (
+    SUMMED,
     channel_scaling,
     is_scale,
     scaled_convolution,
@@ -22,13 +23,13 @@ from convalgos.network.graph import (
     NetworkGraph,
     Step,
     Transpose,
-    TransposedConvolution,
     View,
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.pixel_moves import PixelMove, orders_in_filters
+from convalgos.network.read_once import read_once
 from convalgos.network.scaled_activations import with_scaled_activations
 from convalgos.network.selections import selections_joined
 from convalgos.network.transposes import transposes_last
@@ -48,7 +49,7 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
     """An activation of moved elements, or of moves of moves, is computed before them, on what they move."""
-    makers = _only_read_by_the_next(graph)
+    makers = read_once(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps[step.output] = last = step
@@ -65,11 +66,11 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
 
     Those of a norm become its own.
     """
-    makers = _only_read_by_the_next(graph)
+    makers = read_once(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         of = steps.get(step.inputs[0]) if step.inputs and step.inputs[0] in makers else None
-        if not is_scale(step) or not isinstance(step, Convolution):
+        if not is_scale(step):
             steps[step.output] = step
         elif isinstance(of, SUMMED) and not of.activation and len(of.inputs) == 1:
             del steps[of.output]
@@ -96,7 +97,7 @@ def _scaled_norm(of: Norm, by: Convolution) -> Norm:
 
 def with_activations(graph: NetworkGraph) -> NetworkGraph:
     """Activations that alone read the output of a step that has none become part of it."""
-    makers = _only_read_by_the_next(graph)
+    makers = read_once(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         alone = isinstance(step, Elementwise) and step.operation == "identity"
@@ -117,7 +118,7 @@ def with_activations(graph: NetworkGraph) -> NetworkGraph:
 
 def with_residuals(graph: NetworkGraph) -> NetworkGraph:
     """Sums of two maps become part of the convolution that gives one of them, where nothing else reads it."""
-    makers = _only_read_by_the_next(graph)
+    makers = read_once(graph)
     order = {step.output: i for i, step in enumerate(graph.steps)}
     steps: dict[str, Step] = {}
     for step in graph.steps:
@@ -161,7 +162,7 @@ def with_scales_ahead(graph: NetworkGraph) -> NetworkGraph:
     scales = {
         step.output: step
         for step in graph.steps
-        if is_scale(step) and not getattr(step, "activation", None)
+        if is_scale(step) and not step.activation
         and step.output not in graph.outputs and readers[step.output]
         and all(_takes_scale(reader, step.output) for reader in readers[step.output])
     }  # fmt: skip
@@ -233,15 +234,4 @@ def needed(graph: NetworkGraph) -> NetworkGraph:
 
 
 VIEWS = View | Transpose | PixelMove  # what moves elements and changes none
-SUMMED = (Convolution, TransposedConvolution)
-FINISHED = (*SUMMED, Elementwise, GroupNormalization)
-
-
-def _only_read_by_the_next(graph: NetworkGraph) -> dict[str, Step]:
-    """The steps whose output one step reads, and that is no output of the network, by it."""
-    readers = graph.readers()
-    return {
-        step.output: step
-        for step in graph.steps
-        if len(readers[step.output]) == 1 and step.output not in graph.outputs
-    }
+FINISHED = SUMMED | Elementwise | GroupNormalization

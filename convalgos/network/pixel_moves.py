@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.network.graph import Convolution, NetworkGraph, Shapes, Step
 from convalgos.network.mapped_weights import let_go, put_in_file
+from convalgos.network.read_once import read_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,17 +59,14 @@ class SpaceToDepth(PixelMove):
 
 def orders_in_filters(graph: NetworkGraph) -> NetworkGraph:
     """Convolutions write, and read, channels in the order in which they are moved fastest."""
-    readers = graph.readers()
-    makers = {step.output: step for step in graph.steps if isinstance(step, Convolution)}
+    readers, makers = graph.readers(), read_once(graph)
     made: dict[Step, Step] = {}
     for step in graph.steps:
         if not isinstance(step, PixelMove) or step.order is None:
             continue
         if isinstance(step, DepthToSpace):
-            x = step.inputs[0]
-            of = makers.get(x)
-            alone = len(readers[x]) == 1 and x not in graph.outputs
-            if of is None or not alone or of.groups > 1 or len(of.inputs) > 1 or of in made:
+            of = makers.get(step.inputs[0])
+            if not isinstance(of, Convolution) or of.groups > 1 or len(of.inputs) > 1 or of in made:
                 continue
             bias = None if of.bias is None else of.bias[step.order]
             made[of] = _with_filter(of, of.w[step.order], bias)

@@ -35,6 +35,7 @@ from convalgos.network.quantized_graph import (
     QuantizedMean,
 )
 from convalgos.network.quantized_tables import tables_joined
+from convalgos.network.read_once import read_once
 
 LIMITS = (None, "relu", "clip")  # activations that are limits of integers
 Scaled = Mapping[str, tuple[str, ByteScale]]  # values that are dequantised: of which bytes, with which scale
@@ -89,13 +90,11 @@ def quantized_early(graph: NetworkGraph) -> NetworkGraph:
     """Views and transposes of what is then quantised are those of integers."""
     changed = True
     while changed:
-        changed, readers = False, graph.readers()
+        changed, makers = False, read_once(graph)
         steps = {step.output: step for step in graph.steps}
         for step in graph.steps:
             view = steps.get(step.inputs[0]) if isinstance(step, Quantize) else None
-            if not isinstance(view, View | Transpose) or view.output in graph.outputs:
-                continue
-            if len(readers[view.output]) == 1:
+            if isinstance(view, View | Transpose) and view.output in makers:
                 moved = f"{view.output}/bytes"
                 steps[view.output] = replace(step, inputs=view.inputs, output=moved)
                 steps[step.output] = replace(view, inputs=(moved,), output=step.output)

@@ -13,20 +13,19 @@ from dataclasses import replace
 import numpy as np
 
 from convalgos.core.epilogue import Activation
-from convalgos.network.channel_scaling import is_scale, scaled_convolution
-from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Step, TransposedConvolution
-
-CONVOLUTIONS = Convolution | TransposedConvolution
+from convalgos.network.channel_scaling import SUMMED, is_scale, scaled_convolution
+from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Step
+from convalgos.network.read_once import read_once
 
 
 def with_scaled_activations(graph: NetworkGraph) -> NetworkGraph:
     """The graph with such scales in the steps whose output they alone read."""
-    readers = graph.readers()
+    makers = read_once(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps[step.output] = step
         x = step.inputs[0] if step.inputs else ""
-        if x in steps and is_scale(step) and len(readers[x]) == 1 and x not in graph.outputs:
+        if x in makers and is_scale(step):
             made = _activated_and_scaled(steps[x], step)
             if made is not None:
                 del steps[x]
@@ -38,13 +37,13 @@ def _activated_and_scaled(of: Step, by: Convolution) -> Step | None:
     """A step whose outputs are then scaled and shifted, as one; None where it cannot be."""
     shifts = np.zeros(1, np.float32) if by.bias is None else by.bias
     alike = by.w.size and (by.w == by.w.flat[0]).all() and (shifts == shifts[0]).all()
-    if not isinstance(of, CONVOLUTIONS | Elementwise) or of.activation is None or by.activation or not alike:
+    if not isinstance(of, SUMMED | Elementwise) or of.activation is None or by.activation or not alike:
         return None
     (name, a, b), scale, shift = of.activation, float(by.w.flat[0]), float(shifts[0])
     if name == "hard_swish":
         return replace(of, activation=Activation(name, (1 + a) * scale - 1, b * scale + shift))
     limits = name in ("relu", "clip") and scale and len(of.inputs) == 1
-    if not limits or not isinstance(of, CONVOLUTIONS):
+    if not limits or not isinstance(of, SUMMED):
         return None
     ends = (0.0, math.inf) if name == "relu" else (a, b)
     low, high = sorted(end * scale + shift for end in ends)

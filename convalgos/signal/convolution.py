@@ -33,7 +33,7 @@ from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
 ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
-FEW_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
+SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
 
@@ -228,7 +228,7 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         return y
     dtype = np.float32 if single else np.float64
     taps = math.prod(min(x.shape[i], w.shape[i]) for i in (range(x.ndim) if axes is None else axes))
-    sums = taps <= FEW_TAPS and all_finite(x) and all_finite(w)  # transforms spread what is not finite
+    sums = taps <= SUMMED_TAPS and all_finite(x) and all_finite(w)  # transforms spread what is not finite
     return convolved_along(*_in_precision(dtype, x, w), mode, axes, "auto" if sums else "fft", out)
 
 

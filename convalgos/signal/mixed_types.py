@@ -52,7 +52,7 @@ def as_floating(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def without_halves(x: Any, w: Any) -> tuple[Any, Any]:
     """Two arrays, that of float16 in the precision of what both promote to; as given if that is float16."""
-    if type(x) is not np.ndarray or type(w) is not np.ndarray or "e" not in x.dtype.char + w.dtype.char:
+    if not _has_halves(x, w):
         return x, w
     wide = _promoted(x.dtype.char + w.dtype.char)
     if wide is not None:
@@ -63,11 +63,16 @@ def without_halves(x: Any, w: Any) -> tuple[Any, Any]:
 
 def halves_widened(x: Any, w: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """Signals whose convolution is of float16, in float32; None of others."""
-    if type(x) is not np.ndarray or type(w) is not np.ndarray or "e" not in x.dtype.char + w.dtype.char:
+    if not _has_halves(x, w) or np.result_type(x, w) != np.float16:
         return None
-    if x.ndim != 1 or w.ndim != 1 or not x.size or not w.size or np.result_type(x, w) != np.float16:
+    if x.ndim != 1 or w.ndim != 1 or not x.size or not w.size:
         return None
     return x.astype(np.float32), w.astype(np.float32)
+
+
+def _has_halves(x: Any, w: Any) -> bool:
+    """Whether two objects are arrays, and one of them of float16."""
+    return type(x) is type(w) is np.ndarray and "e" in x.dtype.char + w.dtype.char
 
 
 def listed_array(value: Any) -> Any:

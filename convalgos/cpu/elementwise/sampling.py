@@ -37,11 +37,11 @@ class SamplingPlan(BoundStep):
             "images": images, "channels": channels, "height": height, "width": width, "places": places,
             "nearest": int(nearest), "f_low": _bits(0 if border else -1),
         }  # fmt: skip
-        for name, size in (("h", height), ("w", width)):
+        for name, size in (("height", height), ("width", width)):
             self._values |= {
-                f"f_scale_{name}": _bits((size - 1 if corners else size) / 2),
-                f"f_middle_{name}": _bits((size - 1) / 2),
-                {"h": "f_height", "w": "f_width"}[name]: _bits(size - 1 if border else size),
+                f"f_scale_{name[0]}": _bits((size - 1 if corners else size) / 2),
+                f"f_middle_{name[0]}": _bits((size - 1) / 2),
+                f"f_{name}": _bits(size - 1 if border else size),
             }
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:

@@ -175,12 +175,11 @@ class OnnxModel:
         return self._tried_for(BATCHES[0])
 
     def _tried_for(self, images: int) -> dict[str, ValueType]:
-        tried = [self._filled(images, sizes) for sizes in TRIED]
-        for given in tried:
-            if found := self._inferred(given, alone=True):
+        usual, *others = (self._filled(images, sizes) for sizes in TRIED)
+        ways = [(given, True) for given in (usual, *others)] if others[0] != usual else []
+        for given, alone in (*ways, (usual, False)):
+            if found := self._inferred(given, alone):
                 break
-        else:
-            found = self._inferred(given := tried[0])
         if all(v.shape is not None and all(isinstance(n, int) for n in v.shape) for v in found.values()):
             return found
         known = KnownValues(skeleton := self._skeleton(given), {})  # which computes sizes of sizes
