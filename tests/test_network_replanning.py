@@ -1,9 +1,11 @@
 """New shapes of a network's inputs: planned from what it has, with the answers of a plan of their own."""
 
+import gc
 import itertools
 import math
 import operator
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -279,6 +281,19 @@ def test_plans_that_others_are_made_like_stay(monkeypatch):
     heights = [plan.planned.shapes["x"][2] for plan in net.plans()]
     assert heights == [35, 32, 36], "of other shapes those that came last, and the first"
     assert [plan.choice.of_other_shapes for plan in net.plans()] == [True, False, True]
+
+
+def test_plans_that_are_let_go_of_are_gone_at_once(monkeypatch):
+    monkeypatch.setattr("convalgos.network.network.PLANS", 1)
+    net = Network(gated_network(np.random.default_rng(3)))
+    gc.disable()
+    try:
+        net(np.zeros((1, 3, 32, 30), np.float32))
+        executor = weakref.ref(net.plans()[0]._executor)
+        net(np.zeros((2, 3, 40, 30), np.float32))
+        assert executor() is None, "no cycle of references waits for the collector"
+    finally:
+        gc.enable()
 
 
 def test_sizes_at_which_all_taps_read_padding():

@@ -63,6 +63,8 @@ def moved_shape(shape: Shape, moves: Sequence[Move]) -> Shape:
     for move in moves:
         if move[0] == "view":
             shape = viewed_shape(shape, move[1])
+        elif move[0] == "transpose" and sorted(move[1]) == list(range(len(shape))):
+            shape = tuple([shape[axis] for axis in move[1]])
         elif move[0] != "roll":
             nothing = np.broadcast_to(np.int8(0), shape)
             shape = moved(nothing, [move]).shape

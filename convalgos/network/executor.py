@@ -14,7 +14,7 @@ import math
 import mmap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 import numpy as np
 
@@ -149,10 +149,16 @@ class Executor:
 
 
 class Context:
-    """The steps of a plan bound to a piece of memory, the arena."""
+    """The steps of a plan bound to a piece of memory, the arena.
+
+    Args:
+        executor: must outlive it. It keeps its contexts, which know it weakly: what is let go of is gone at
+            once, and leaves nothing to the search for cycles, which takes 20 ms and more.
+    """
 
     def __init__(self, executor: Executor, memory: Memory):
-        planned, self._executor = executor.planned, executor
+        planned = executor.planned
+        self._executor: Executor = proxy(executor)
         self._arena = memory.bytes
         self._arrays = arrays_of(planned, executor.graph, self._arena) | dict(executor.known)
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
@@ -239,7 +245,7 @@ class Context:
             copies: of values, where it shall have these.
         """
         bound: BoundRun
-        step, plan = planned_step.step, planned_step.plan
+        step, plan, executor = planned_step.step, planned_step.plan, self._executor
         x, y = (
             [copies[n] if n in copies else self._array(n) for n in names]
             for names in (step.inputs, step.outputs)
@@ -251,26 +257,26 @@ class Context:
             return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
         try:
             if isinstance(step, CONVOLUTIONS):
-                w = self._executor.filters[filter_of(planned_step)]
+                w = executor.filters[filter_of(planned_step)]
                 residual = x[1] if len(x) > 1 else None
                 bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, scratch)
             elif isinstance(step, JoinedConvolutions):
-                w = self._executor.filters[filter_of(planned_step)]
+                w = executor.filters[filter_of(planned_step)]
                 outputs = [BiasedActivation(part.bias, part.activation) for part in step.parts]
                 residual, mean = x[1] if len(x) > 1 else None, y[1] if step.mean else None
                 bound = plan.bind(x[0], w, y[0], outputs, residual, scratch, mean)
             elif isinstance(step, ScaledConvolution):
-                w, of = self._executor.filters[filter_of(planned_step)], step.convolution
+                w, of = executor.filters[filter_of(planned_step)], step.convolution
                 residual = x[2] if len(x) > 2 else None
                 bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, scratch)
             elif not hasattr(plan, "bind"):
-                bound = BoundRun(lambda: self._executor.call(planned_step, x, y))
+                bound = BoundRun(lambda: executor.call(planned_step, x, y))
             elif isinstance(step, Foreign):
                 bound = plan.bind(x, y)
             else:
                 bound = plan.bind(*x, *y)
         except Unsupported:  # a slice of an array, which the kernels do not take
-            return BoundRun(lambda: self._executor.call(planned_step, x, y))
+            return BoundRun(lambda: executor.call(planned_step, x, y))
         return bound
 
     def _copying(self, planned_step: PlannedStep) -> Part | None:
@@ -300,11 +306,10 @@ class Context:
         copying = self._copying(planned_step)
         if copying is not None:
             return copying
-        step, shape = planned_step.step, self._executor.array_shape(planned_step.step.output)
+        step, executor = planned_step.step, self._executor
+        shape = executor.array_shape(step.output)
         known = {
-            name: self._array(name)
-            for name in (*step.inputs, *step.outputs)
-            if name not in self._executor.moving
+            name: self._array(name) for name in (*step.inputs, *step.outputs) if name not in executor.moving
         }
 
         def run(arrays: Arrays) -> None:
@@ -317,7 +322,7 @@ class Context:
                     arrays[step.output] = view
                 return
             y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
-            self._executor.call(planned_step, x, y)
+            executor.call(planned_step, x, y)
 
         return run
 

@@ -195,11 +195,18 @@ class _Replanning:
             candidate = self._candidate(step)
             if known.algorithm != candidate.id:
                 raise Unsupported(f"{known.algorithm} is not what was chosen, {candidate.id}")
-            limits = limits_of(self._limits, candidate.precision)
+            limits = self._limits_in(candidate.precision)
             like = partial(self._like_nearest, candidate.algorithm, problem, limits, known)
             same = problem == known.problem
             self._plans[key] = known if same else self._made_once((known, problem), like)
         return self._plans[key]
+
+    def _limits_in(self, precision: str) -> Constraints:
+        """Of a convolution in a precision; found once."""
+        if precision not in self._plans:
+            self._plans[precision] = limits_of(self._limits, precision)
+        limits: Constraints = self._plans[precision]
+        return limits
 
     def _like_nearest(
         self, algorithm: Algorithm, problem: ConvProblem, limits: Constraints, known: Any

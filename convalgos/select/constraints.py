@@ -161,9 +161,8 @@ def within(algorithm: Algorithm, computed: ConvProblem, constraints: Constraints
 
 def keeps(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints) -> bool:
     """Whether an algorithm is within the limits on a problem."""
-    if not constraints.active:
-        return constraints.admits(algorithm, problem)
-    return not constraints.refusals(algorithm, problem, *needs(algorithm, problem))
+    bounded = constraints.workspace_limit is not None or constraints.max_rel_error is not None
+    return not constraints.refusals(algorithm, problem, *(needs(algorithm, problem) if bounded else (0, 0.0)))
 
 
 def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
