@@ -259,13 +259,6 @@ def test_what_follows_from_shapes():
         same(net(x), reference(model, {"x": x}))
 
 
-def test_what_only_a_run_knows_is_left_to_onnx_runtime():
-    b = Builder()
-    sizes = b.node("Cast", b.node("ReduceMax", "x", np.int64([1, 2, 3]), keepdims=0), to=7)
-    net = from_onnx(b.model(b.node("Expand", b.conv(k=1), b.node("Concat", sizes, np.int64([1]), axis=0))))
-    assert Foreign in kinds(net) and ArrayFunction not in kinds(net)
-
-
 def test_what_lies_between_whole_numbers_is_left_to_onnx_runtime():
     x = RNG.integers(0, 256, (1, 2, 5, 4)).astype("u1")
     for mode, foreign in (("linear", 1), ("nearest", 0)):
