@@ -17,14 +17,14 @@ from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Foreign, NetworkGraph, Step
 
 
-class Stage(NamedTuple):
+class NetworkStage(NamedTuple):
     """Steps that can be planned together, and those behind them that open sizes, which only a run knows."""
 
     graph: NetworkGraph
     opening: tuple[Step, ...]
 
 
-class Runs(Protocol):
+class RunsStage(Protocol):
     """What runs the steps of a stage."""
 
     def run(self, views: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -38,10 +38,10 @@ class OpeningRegion(Protocol):
         """The outputs, new arrays."""
 
 
-Part = TypeVar("Part", bound=Runs)
+Part = TypeVar("Part", bound=RunsStage)
 
 
-def stages_of(graph: NetworkGraph) -> list[Stage]:
+def stages_of(graph: NetworkGraph) -> list[NetworkStage]:
     """The stages of a network, in order; none where all sizes follow from those of the inputs."""
     if not any(map(_opens, graph.steps)):
         return []
@@ -63,13 +63,15 @@ def stages_of(graph: NetworkGraph) -> list[Stage]:
 
 
 class StagedRun(Generic[Part]):
-    """Runs a network in stages.
+    """RunsStage a network in stages.
 
     Args:
         make: a network of the steps of one.
     """
 
-    def __init__(self, graph: NetworkGraph, stages: Sequence[Stage], make: Callable[[NetworkGraph], Part]):
+    def __init__(
+        self, graph: NetworkGraph, stages: Sequence[NetworkStage], make: Callable[[NetworkGraph], Part]
+    ):
         self._graph = graph
         self._stages = [(stage, make(stage.graph) if stage.graph.outputs else None) for stage in stages]
 
@@ -119,7 +121,7 @@ def _of_sizes(graph: NetworkGraph) -> dict[str, ArrayFunction]:
 
 def _stage(
     graph: NetworkGraph, members: Sequence[Step], sized: dict[str, ArrayFunction], wanted: set[str]
-) -> Stage:
+) -> NetworkStage:
     own = {step for step in members if not _opens(step)}
     asked, needed = [*own], {*own}
     while asked:
@@ -134,4 +136,4 @@ def _stage(
     dtypes = {name: graph.dtypes[name] for name in (*inputs, *made) if name in graph.dtypes}
     shapes = {name: graph.shapes[name] for name in inputs if name in graph.shapes}
     opening = tuple(step for step in members if _opens(step))
-    return Stage(NetworkGraph(inputs, outputs, steps, shapes, dtypes), opening)
+    return NetworkStage(NetworkGraph(inputs, outputs, steps, shapes, dtypes), opening)

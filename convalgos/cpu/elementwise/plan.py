@@ -20,9 +20,11 @@ from convalgos.cpu.elementwise.kernels import (
     COMBINE_FIELDS,
     COPY,
     DIVIDE,
+    DIVIDED,
     MULTIPLY,
     SLOPE,
     SUBTRACT,
+    SUBTRACTED,
     UPSAMPLE_FIELDS,
     combine_share,
     upsample_share,
@@ -36,6 +38,12 @@ OPERATIONS = {
     "add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY, "subtract": SUBTRACT, "divide": DIVIDE,
     "slope": SLOPE,
 }  # fmt: skip
+TURNED = {
+    ADD: ADD,
+    MULTIPLY: MULTIPLY,
+    SUBTRACT: SUBTRACTED,
+    DIVIDE: DIVIDED,
+}  # of operands that change places
 
 
 class ElementwisePlan(BoundStep):
@@ -72,8 +80,10 @@ class ElementwisePlan(BoundStep):
         if layout in BLOCKS and any(shape[1] != y_shape[1] for shape in shapes):
             raise Unsupported(f"one channel of {shapes} is not broadcast over the others in {layout}")
         self._cast: Broadcast | None = None
-        if self._turned and operation in ("subtract", "divide"):
-            raise Unsupported(f"{shapes[0]} is broadcast over what it is to {operation} by")
+        if self._turned:
+            if self._operation not in TURNED:
+                raise Unsupported(f"{shapes[0]} is broadcast over what it is to {operation} by")
+            self._operation = TURNED[self._operation]
         if other and (other[0] != whole or self._operation != ADD):
             self._cast = broadcast_of(whole[1:], other[0][1:])
 
@@ -87,19 +97,7 @@ class ElementwisePlan(BoundStep):
         if self._cast is None:
             made = ArrayPass(a, b, y, self._activation)
             return bound([made.launch], made)
-        return self._combined(a, b, y, self._cast)
-
-    def _combined(self, a: Any, b: Any, y: np.ndarray, cast: Broadcast) -> BoundRun:
-        image = cast.rows * cast.elements
-        values = {
-            "operation": self._operation, "by_element": cast.by_element, "images": len(y),
-            "groups": cast.groups, "rows": cast.rows, "count": cast.elements, "a_n": image_step(a),
-            "a_g": image, "a_row": cast.elements, "b_n": 0 if len(b) < len(y) else image_step(b),
-            "b_g": cast.b_group, "y_n": image_step(y), "y_g": image, "y_row": cast.elements,
-        }  # fmt: skip
-        finish = 0 if self._activation is None else finish_address(FLOAT, self._activation)
-        numbers = activation_numbers(FLOAT, self._activation)
-        return _bound_rows(a, b, y, values | {"finish": finish}, numbers)
+        return combined_run(self._operation, self._activation, (a, b, y), self._cast)
 
 
 class ConstantOperandPlan(BoundStep):
@@ -110,7 +108,7 @@ class ConstantOperandPlan(BoundStep):
         b: in its layout.
     """
 
-    def __init__(self, plan: ElementwisePlan, b: np.ndarray):
+    def __init__(self, plan: BoundStep, b: np.ndarray):
         self._plan, self._b = plan, b
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
@@ -200,6 +198,23 @@ class UpsamplingPlan(BoundStep):
         values |= {"x": x.ctypes.data, "y": y.ctypes.data}
         kernel = upsample_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
         return launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y)
+
+
+def combined_run(
+    operation: int, activation: Activation | None, arrays: tuple[Any, Any, np.ndarray], cast: Broadcast
+) -> BoundRun:
+    """y = activation(a, b combined), of images; a and b may be one image for all."""
+    a, b, y = arrays
+    image = cast.rows * cast.elements
+    a_n, b_n = (0 if len(of) < len(y) else image_step(of) for of in (a, b))
+    values = {
+        "operation": operation, "by_element": cast.by_element, "images": len(y),
+        "groups": cast.groups, "rows": cast.rows, "count": cast.elements, "a_n": a_n,
+        "a_g": image, "a_row": cast.elements, "b_n": b_n,
+        "b_g": cast.b_group, "y_n": image_step(y), "y_g": image, "y_row": cast.elements,
+    }  # fmt: skip
+    finish = 0 if activation is None else finish_address(FLOAT, activation)
+    return _bound_rows(a, b, y, values | {"finish": finish}, activation_numbers(FLOAT, activation))
 
 
 def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: np.ndarray) -> BoundRun:

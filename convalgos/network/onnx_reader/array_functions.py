@@ -10,6 +10,7 @@ import numpy as np
 from convalgos.network.array_functions import MOST, ArrayFunction
 from convalgos.network.graph import Step
 from convalgos.network.onnx_reader.channels import Steps
+from convalgos.network.onnx_reader.gathers import gather_call
 from convalgos.network.onnx_reader.messages import array_of, dtype_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.resize_options import resize_options
@@ -257,8 +258,8 @@ def _pad(node: OnnxNode, model: OnnxModel) -> Calls:
 
 
 def _gather(node: OnnxNode, model: OnnxModel) -> Calls:
-    function = {"Gather": "gather", "GatherElements": "gather_elements"}[node.op]
-    return [FunctionCall(function, node.inputs, {"axis": node.attributes.get("axis", 0)})]
+    function, operands = gather_call(node, model, tells_shapes)
+    return [FunctionCall(function, operands, {"axis": node.attributes.get("axis", 0)})]
 
 
 def _gather_slices(node: OnnxNode, model: OnnxModel) -> Calls:
