@@ -1,13 +1,22 @@
 """Kernels of functions of whole arrays: gathers, sums over dimensions, and arrays that cross each other."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
+from convalgos.core.epilogue import RELU
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.crossing import CrossingPlan
+from convalgos.cpu.elementwise.functions import FunctionPlan
 from convalgos.cpu.elementwise.gathering import GatherPlan
-from convalgos.cpu.elementwise.plan import ElementwisePlan
+from convalgos.cpu.elementwise.norms import LayerNormPlan, SoftmaxPlan
+from convalgos.cpu.elementwise.pixel_moves import PixelMovePlan
+from convalgos.cpu.elementwise.plan import ConstantOperandPlan, ElementwisePlan, UpsamplingPlan
+from convalgos.cpu.elementwise.rearranging import RearrangementPlan
+from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.summing import SumPlan
+from convalgos.network.arithmetic_plans import SideBySide
 
 COMBINED = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
 
@@ -94,3 +103,62 @@ def test_arrays_that_cross_each_other():
             np.testing.assert_array_equal(y, right)
             found[plan_of] += 1
     assert min(found.values()) > 100
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_arrays_side_by_side(axis):
+    """Along any dimension, also those of no elements."""
+    sizes = (3, 0, 1, 5)
+    shapes = [tuple(n if i == axis else 2 + i for i in range(3)) for n in sizes]
+    given = [np.random.default_rng(i).standard_normal(shape).astype("f4") for i, shape in enumerate(shapes)]
+    right = np.concatenate(given, axis)
+    SideBySide(shapes, axis).run(given, y := np.full(right.shape, np.nan, "f4"))
+    np.testing.assert_array_equal(y, right)
+
+
+def test_tables_of_files_lie_anywhere():
+    """What is gathered of an array that is not aligned, as a constant in a file."""
+    table = np.zeros(4 * 30 + 1, np.uint8)[1:].view("f4").reshape(10, 3)
+    table[...] = np.arange(30).reshape(10, 3)
+    assert not table.flags.aligned
+    y, places = np.full((2, 3), np.nan, "f4"), np.array([7, -1])
+    GatherPlan(table.shape, (2,), 0, None, table.dtype).bind(table, places, y).run()
+    np.testing.assert_array_equal(y, table[places])
+
+
+MOVING = {  # plans whose bound runs say where x and y lie
+    "rearrangement": lambda: RearrangementPlan((2, 3, 4), (("transpose", (1, 0, 2)),)),
+    "function": lambda: FunctionPlan("sqrt", (2, 3, 4)),
+    "sum": lambda: SumPlan((2, 3, 4), 1, 2, (2, 4)),
+    "softmax": lambda: SoftmaxPlan((2, 3, 4), "channels_first"),
+    "norm": lambda: LayerNormPlan((2, 3, 4), "channels_first"),
+    "upsampling": lambda: UpsamplingPlan((2, 3, 4), (2,), "channels_first"),
+    "resizing": lambda: ResizePlan((2, 3, 4), (7,), "channels_first"),
+    "pixels": lambda: PixelMovePlan((2, 3, 4, 4), (2, 2), "channels_first", False),
+    "activation": lambda: ElementwisePlan("identity", ((2, 3, 4),), "channels_first", RELU),
+    "product": lambda: ConstantOperandPlan(
+        ElementwisePlan("multiply", ((2, 3, 4), (1, 3, 1)), "channels_first"), np.ones((1, 3, 1), "f4") * 2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_bound_runs_say_where_arrays_lie(name):
+    """A run that is told of other arrays writes there what one that is bound to them does."""
+    plan = MOVING[name]()
+    assert plan.told
+    rng = np.random.default_rng(4)
+    shape = (2, 3, 4, 4) if name == "pixels" else (2, 3, 4)
+    first, x = (rng.uniform(1, 2, shape).astype("f4") for _ in range(2))
+    y_shape = {"rearrangement": (3, 2, 4), "sum": (2, 4), "upsampling": (2, 3, 8), "resizing": (2, 3, 7)}
+    y_shape["pixels"] = (2, 12, 2, 2)
+    right, unused, y = (np.full(y_shape.get(name, shape), np.nan, "f4") for _ in range(3))
+    plan.run((x,), right)
+    run = plan.bind(first, unused)
+    for places, array in ((run.x_places, x), (run.y_places, y)):
+        assert places
+        for place in places:
+            ctypes.c_int64.from_address(place.word).value = array.ctypes.data + place.offset
+    run.run()
+    np.testing.assert_array_equal(y, right)
+    assert np.isnan(unused).all()

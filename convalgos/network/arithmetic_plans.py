@@ -1,4 +1,4 @@
-"""Plans of sums, differences, products and quotients of whole arrays, by kernels where they broadcast so."""
+"""Plans of whole arrays of any rank: sums, differences, products, quotients, and arrays side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.bound_steps import BoundStep
 from convalgos.cpu.elementwise.crossing import CrossingPlan
-from convalgos.cpu.elementwise.plan import ElementwisePlan
+from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Shapes
 
@@ -32,6 +32,30 @@ class OfWholeArrays(BoundStep):
         return self._plan.bind(
             *(np.asarray(o).reshape(s) for o, s in zip(operands, self._shapes, strict=True))
         )
+
+
+class SideBySide(BoundStep):
+    """Arrays side by side along any dimension, as rows of what lies from there on."""
+
+    told = True
+
+    def __init__(self, shapes: Sequence[Shape], axis: int):
+        rows = math.prod(shapes[0][:axis])
+        self._rows = [(rows, math.prod(shape[axis:])) for shape in shapes]
+        self._plan = ConcatenationPlan(self._rows, "channels_first")
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        *inputs, y = arrays
+        seen = [x.reshape(shape) for x, shape in zip(inputs, self._rows, strict=True)]
+        return self._plan.bind(*seen, y.reshape(self._rows[0][0], -1))
+
+
+def concatenation_plan(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that put float32 arrays side by side; None where NumPy does."""
+    own, axis = [shapes[name] for name in step.inputs], dict(step.options)["axis"]
+    if any(array is not None for array in step.constants) or 0 in shapes[step.output]:
+        return None
+    return SideBySide(own, axis % max(1, len(own[0])))
 
 
 def arithmetic_plan(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:

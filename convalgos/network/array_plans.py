@@ -18,7 +18,7 @@ from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.sampling import SamplingPlan
 from convalgos.cpu.elementwise.summing import SumPlan
 from convalgos.cpu.elementwise.top import MOST_FOUND, TopPlan
-from convalgos.network.arithmetic_plans import OPERATION, arithmetic_plan
+from convalgos.network.arithmetic_plans import OPERATION, arithmetic_plan, concatenation_plan
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.gather_plans import GATHERS, gather_plan
 from convalgos.network.graph import Shapes
@@ -152,7 +152,8 @@ def _sums(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
 
 
 KERNELS = dict.fromkeys(OPERATION, arithmetic_plan) | {
-    "reduce": _sums, "resize": _resizing, "place_of_extreme": _largest, "places_of_top": _top,
+    "concatenate": concatenation_plan, "reduce": _sums, "resize": _resizing, "place_of_extreme": _largest,
+    "places_of_top": _top,
     "grid_sample": _sampling,
 }  # fmt: skip
-OF_ALL_INPUTS = frozenset(("grid_sample", *OPERATION))
+OF_ALL_INPUTS = frozenset(("grid_sample", "concatenate", *OPERATION))

@@ -36,7 +36,7 @@ def gather_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | 
     x_dtype = np.dtype(dtype)
     if isinstance(x := operands[0], np.ndarray):
         x_dtype = x.dtype
-        if not (x.flags.c_contiguous and x.flags.aligned):
+        if not x.flags.c_contiguous:
             return None
     axis = dict(step.options)["axis"] % max(1, len(x_shape))
     y_shape = None if step.function == "gather" else shapes[step.output]
