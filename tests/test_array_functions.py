@@ -280,7 +280,8 @@ def model_of_expanded_places():
     rows = b.node("GatherElements", "x", wide, axis=1)
     four = b.node("Expand", b.node("Unsqueeze", "x", np.int64([1])), np.int64([1, 4, 1, 1]))
     chosen = b.node("Expand", b.node("Unsqueeze", places, np.int64([1, 3])), np.int64([1, 4, 1, 5]))
-    return b.model(rows, b.node("GatherElements", four, chosen, axis=2))
+    summed = b.node("ScatterElements", "x", wide, rows, axis=1, reduction="add")
+    return b.model(rows, b.node("GatherElements", four, chosen, axis=2), summed)
 
 
 def test_what_follows_from_shapes():

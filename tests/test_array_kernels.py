@@ -15,6 +15,7 @@ from convalgos.cpu.elementwise.pixel_moves import PixelMovePlan
 from convalgos.cpu.elementwise.plan import ConstantOperandPlan, ElementwisePlan, UpsamplingPlan
 from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
+from convalgos.cpu.elementwise.scattering import ScatterSumPlan
 from convalgos.cpu.elementwise.summing import SumPlan
 from convalgos.network.arithmetic_plans import SideBySide
 
@@ -55,7 +56,7 @@ def test_places_that_are_none():
     bound = plan.bind(x, places, y)
     for wrong in (3, -4):
         places[1] = wrong
-        with pytest.raises(IndexError, match="out of bounds of 3"):
+        with pytest.raises(IndexError, match="out of bounds"):
             bound.run()
     places[1] = -3
     bound.run()
@@ -67,6 +68,31 @@ def test_places_that_are_none():
         plan.bind(x, np.array([1]), y)
     with pytest.raises(Unsupported):
         GatherPlan((2, 3), (4, 1), 1, (4, 1), x.dtype)
+
+
+def test_scattered_sums():
+    """Several updates of one place, places that are broadcast and that count from the end; to the bit."""
+    rng = np.random.default_rng(6)
+    for _ in range(100):
+        shape = tuple(map(int, rng.integers(1, 20, rng.integers(1, 5))))
+        axis, x = int(rng.integers(len(shape))), rng.standard_normal(shape).astype("f4")
+        size = [
+            int(rng.integers(1, 30)) if i == axis else int(rng.integers(1, n + 1))
+            for i, n in enumerate(shape)
+        ]
+        updates = rng.standard_normal(size).astype("f4")
+        n = shape[axis]
+        places = rng.integers(-n, n, [m if rng.random() < 0.6 else 1 for m in size])
+        right, y = x.copy(), np.full(shape, np.nan, "f4")
+        where = list(np.indices(size))
+        where[axis] = np.broadcast_to(places, size)
+        np.add.at(right, tuple(where), updates)
+        plan = ScatterSumPlan(shape, places.shape, updates.shape, axis)
+        plan.run((x, places, updates), y)
+        np.testing.assert_array_equal(y, right)
+        places[...] = n
+        with pytest.raises(IndexError, match="out of bounds"):
+            plan.run((x, places, updates), y)
 
 
 def test_sums():

@@ -248,6 +248,13 @@ def _elements_scattered(
     y[...] = to.reshape(y.shape)
 
 
+def _expanded_scattered(
+    y: np.ndarray, x: np.ndarray, places: np.ndarray, sizes: np.ndarray, updates: np.ndarray, **options: Any
+) -> None:
+    """At places that are broadcast to the updates."""
+    _elements_scattered(y, x, np.broadcast_to(places, updates.shape), updates, **options)
+
+
 def _slices_scattered(
     y: np.ndarray, x: np.ndarray, places: np.ndarray, updates: np.ndarray, reduction: str
 ) -> None:
@@ -325,6 +332,7 @@ MOVES: dict[str, WholeArrays] = {
     "gather_expanded": WholeArrays(_expanded_gathered, _expanded_gathered_shape, planned=(2,)),
     "gather_slices": WholeArrays(_slices_gathered, _slices_gathered_shape),
     "scatter_elements": WholeArrays(_elements_scattered, like_first),
+    "scatter_expanded": WholeArrays(_expanded_scattered, like_first, planned=(2,)),
     "scatter_slices": WholeArrays(_slices_scattered, like_first),
     "one_hot": WholeArrays(_one_hot, _one_hot_shape),
     "shape": WholeArrays(_shape_of, _shape_of_shape, of_shapes=True),

@@ -53,17 +53,10 @@ class GatherPlan(BoundStep):
         if y_shape is None:
             dimensions = _of_runs(x_shape, places_shape, axis)
         else:
-            dimensions = _of_elements(x_shape, places_shape, axis, y_shape)
+            dimensions = dimensions_of_elements(x_shape, places_shape, axis, y_shape)
         self._y_shape = tuple(d.size for d in dimensions)
-        run, rest = _merged(dimensions)
-        if len(rest) > DIMENSIONS or 0 in (*x_shape, *self._y_shape):
-            raise Unsupported(f"places {places_shape} of {x_shape} are gathered along too many dimensions")
-        rest = [_Dimension(1, 0, 0)] * (DIMENSIONS - len(rest)) + rest
-        self._values = {"nbytes": run * dtype.itemsize, "size": x_shape[axis]} | {
-            "step": math.prod(x_shape[axis + 1 :]) * dtype.itemsize
-        }
-        for i, d in enumerate(rest):
-            self._values |= {f"d{i}": d.size, f"x{i}": d.x * dtype.itemsize, f"p{i}": d.places}
+        run, self._values = run_values(dimensions, x_shape, axis, dtype.itemsize)
+        self._values["nbytes"] = run * dtype.itemsize
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         x, places, y = arrays
@@ -71,25 +64,46 @@ class GatherPlan(BoundStep):
         shape = (*self._shapes[0][:-1], self._shapes[0][-1] * (x.itemsize // seen.itemsize))
         check_bound("x", seen, shape, self._dtype if seen is x else seen.dtype, strided=False)
         check_bound("y", y, self._y_shape, self._dtype, strided=False, written=True)
-        if places.shape != self._shapes[1]:
-            raise ValueError(f"places have shape {places.shape}, but the run takes {self._shapes[1]}")
-        read = (
-            places if places.dtype == PLACES and places.flags.c_contiguous else np.empty(places.shape, PLACES)
-        )
-        wrong = np.zeros(1, PLACES)
+        read, wrong = places_read(places, self._shapes[1]), np.zeros(1, PLACES)
         named: dict[str, Any] = {"x": x, "places": read, "y": y, "wrong": wrong}
         values = self._values | {name: array.ctypes.data for name, array in named.items()}
         inner = launched(gather_share(), GATHER_FIELDS, values, y.size, *named.values())
+        return checked_run(inner, places, read, wrong)
 
-        def run() -> None:
-            if read is not places:
-                np.copyto(read, places)
-            inner.run()
-            if wrong[0]:
-                wrong[0] = 0
-                raise IndexError(f"places are out of bounds of {self._values['size']} elements")
 
-        return BoundRun(run, None, (inner, places))
+def run_values(
+    dimensions: list[_Dimension], x_shape: Shape, axis: int, itemsize: int
+) -> tuple[int, dict[str, int]]:
+    """Elements of a run, and the fields of records that say where runs lie."""
+    run, rest = _merged(dimensions)
+    if len(rest) > DIMENSIONS or 0 in (*x_shape, *(d.size for d in dimensions)):
+        raise Unsupported(f"places of {x_shape} lie along too many dimensions, or there are none")
+    values = {"size": x_shape[axis], "step": math.prod(x_shape[axis + 1 :]) * itemsize}
+    for i, d in enumerate([_Dimension(1, 0, 0)] * (DIMENSIONS - len(rest)) + rest):
+        values |= {f"d{i}": d.size, f"x{i}": d.x * itemsize, f"p{i}": d.places}
+    return run, values
+
+
+def places_read(places: np.ndarray, shape: Shape) -> np.ndarray:
+    """The array that kernels read: the places themselves, or one that they are copied to."""
+    if places.shape != shape:
+        raise ValueError(f"places have shape {places.shape}, but the run takes {shape}")
+    plain = places.dtype == PLACES and places.flags.c_contiguous
+    return places if plain else np.empty(shape, PLACES)
+
+
+def checked_run(inner: BoundRun, places: np.ndarray, read: np.ndarray, wrong: np.ndarray) -> BoundRun:
+    """A run that raises IndexError where kernels have met a place that is none."""
+
+    def run() -> None:
+        if read is not places:
+            np.copyto(read, places)
+        inner.run()
+        if wrong[0]:
+            wrong[0] = 0
+            raise IndexError("places are out of bounds of the elements of an array")
+
+    return BoundRun(run, None, (inner, places))
 
 
 def _of_runs(x_shape: Shape, places_shape: Shape, axis: int) -> list[_Dimension]:
@@ -101,7 +115,10 @@ def _of_runs(x_shape: Shape, places_shape: Shape, axis: int) -> list[_Dimension]
     ]
 
 
-def _of_elements(x_shape: Shape, places_shape: Shape, axis: int, y_shape: Shape) -> list[_Dimension]:
+def dimensions_of_elements(
+    x_shape: Shape, places_shape: Shape, axis: int, y_shape: Shape
+) -> list[_Dimension]:
+    """Of y, where places and x, but along its axis, are broadcast to it."""
     found = []
     steps = zip(_steps(x_shape), _steps(places_shape), strict=True)
     for i, (step, of_places) in enumerate(steps):

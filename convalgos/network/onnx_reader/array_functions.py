@@ -10,7 +10,7 @@ import numpy as np
 from convalgos.network.array_functions import MOST, ArrayFunction
 from convalgos.network.graph import Step
 from convalgos.network.onnx_reader.channels import Steps
-from convalgos.network.onnx_reader.gathers import gather_call
+from convalgos.network.onnx_reader.gathers import gather_call, scatter_call
 from convalgos.network.onnx_reader.messages import array_of, dtype_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.resize_options import resize_options
@@ -271,7 +271,8 @@ def _scatter(node: OnnxNode, model: OnnxModel) -> Calls:
     if node.op == "ScatterND":
         return [FunctionCall("scatter_slices", node.inputs, {"reduction": reduction})]
     options = {"axis": node.attributes.get("axis", 0), "reduction": reduction}
-    return [FunctionCall("scatter_elements", node.inputs, options)]
+    function, operands = scatter_call(node, model, tells_shapes)
+    return [FunctionCall(function, operands, options)]
 
 
 def _one_hot(node: OnnxNode, model: OnnxModel) -> Calls:

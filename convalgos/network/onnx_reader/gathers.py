@@ -1,4 +1,4 @@
-"""Gathers of ONNX as calls of functions: an Expand of the places, or of what they are of, is part of them."""
+"""Gathers and scatters of ONNX as calls of functions, which an Expand of the places becomes part of."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ def gather_call(node: OnnxNode, model: OnnxModel, told: Told) -> tuple[str, list
         before, behind = ((model.tried_shape(name) or ())[axis] for name in (of_x.inputs[0], x))
         x = of_x.inputs[0] if before == behind and isinstance(before, int) and before > 1 else x
     return "gather_expanded", [x, *along.inputs[:2]]
+
+
+def scatter_call(node: OnnxNode, model: OnnxModel, told: Told) -> tuple[str, list[str]]:
+    """The function of a ScatterElements, and what it reads."""
+    x, places, updates = node.inputs
+    along = _expand(places, model, told)
+    if along is None:
+        return "scatter_elements", node.inputs
+    return "scatter_expanded", [x, *along.inputs[:2], updates]
 
 
 def _expand(name: str, model: OnnxModel, told: Told) -> OnnxNode | None:

@@ -18,6 +18,7 @@ from convalgos.cpu.elementwise import (
     recurrent_kernels,
     resize_kernels,
     sampling_kernels,
+    scattering_kernels,
     selection_kernels,
     softmax_kernels,
     summing_kernels,
@@ -40,6 +41,7 @@ def step_kernels() -> Iterator[Compiled]:
         norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
         resize_kernels.resize_share, extreme_kernels.extreme_share, summing_kernels.sum_share,
+        scattering_kernels.scatter_share,
     ):  # fmt: skip
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
