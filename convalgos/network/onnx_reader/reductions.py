@@ -75,7 +75,8 @@ def _steps(name: str, kind: str, x: str, y: str, of: _Reduced, shape: DynamicSha
     if not of.elements:
         return None
     if kind == "max":
-        return _largest(name, x, y, of, shape)
+        rows_of_maps = of.first > 2 and not tail and rank <= 5
+        return (_largest_of_rows if rows_of_maps else _largest)(name, x, y, of, shape)
     if of.first != 1 or of.behind != 2 or not 3 <= rank <= 5:
         kept = len(of.y_shape) == rank
         options = ("of", kind), ("axes", tuple(range(of.first, of.behind))), ("keepdims", kept)
@@ -97,6 +98,15 @@ def _rows(of: _Reduced, shape: DynamicShape) -> tuple[int, ...] | None:
     if len(tail) < len(shape) - of.behind:
         return None
     return (0 if of.first == 1 else -1, of.elements, math.prod(tail))
+
+
+def _largest_of_rows(name: str, x: str, y: str, of: _Reduced, shape: DynamicShape) -> Steps:
+    """The maximum over the last dimensions of maps, as of windows that have all of them."""
+    kernel = (*(1,) * (of.first - 2), *(int(n) for n in shape[of.first :]))
+    if len(of.y_shape) == len(shape):
+        return [Pooling(name, (x,), y, "max", kernel, kernel)]
+    made = f"{y}/kept"
+    return [Pooling(name, (x,), made, "max", kernel, kernel), View(name, (made,), y, (0,) * of.first)]
 
 
 def _largest(name: str, x: str, y: str, of: _Reduced, shape: DynamicShape) -> Steps:
