@@ -14,6 +14,7 @@ from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.cpu.elementwise.top import MOST_FOUND
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.array_plans import ArrayFunctionPlan, OfFirstInput
+from convalgos.network.gather_plans import OfOperands
 from convalgos.network.graph import Foreign
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -221,6 +222,26 @@ def test_operators(case):
     same(net(*feeds.values()), right)
 
 
+def test_expanded_places_are_read_where_they_are():
+    """Nothing is expanded, and kernels gather; as NumPy does."""
+    model = model_of_expanded_places()
+    net = from_onnx(model)
+    for shape in ((2, 9, 6), (1, 5, 6), (3, 3, 6)):
+        x = numbers(shape)
+        same(net(x), reference(model, {"x": x}))
+        plans = {
+            s.step.function: s.plan
+            for s in net.plan(shape).planned.steps
+            if isinstance(s.step, ArrayFunction)
+        }
+        assert "expand" not in plans and type(plans["gather_expanded"]) is OfOperands
+    x, places = numbers((1, 3, 5)), RNG.integers(-5, 5, (2, 1, 4))
+    y, sizes = np.full((2, 3, 4), np.nan, "f4"), np.int64([2, 3, 4])
+    ARRAY_FUNCTIONS["gather_expanded"].compute(y, x, places, sizes, axis=2)
+    whole = np.broadcast_to(x, (2, 3, 5)), np.broadcast_to(places, y.shape)
+    np.testing.assert_array_equal(y, np.take_along_axis(*whole, 2))
+
+
 def test_few_of_the_largest_are_found_by_kernels():
     x = numbers((3, 200))
     for k, by in ((MOST_FOUND, OfFirstInput), (MOST_FOUND + 1, ArrayFunctionPlan)):
@@ -229,7 +250,7 @@ def test_few_of_the_largest_are_found_by_kernels():
         same(net(x), reference(model, {"x0": x}))
         assert {s.step.function: type(s.plan) for s in net.plan(x.shape).planned.steps} == {
             "places_of_top": by,
-            "gather_elements": ArrayFunctionPlan,
+            "gather_elements": OfOperands,
         }
 
 
@@ -249,6 +270,20 @@ def model_of_sizes():
     return b.model(places, filled, *most, resized, sums, b.node("IsInf", "x"))
 
 
+def model_of_expanded_places():
+    """Neighbours of points, as torch has them gathered: of expanded places, and of expanded points."""
+    b = Builder(("n", "p", 6))
+    _, places = b.node("TopK", b.node("ReduceSum", "x", np.int64([2]), keepdims=0), np.int64([3]), count=2)
+    batch = b.node("Shape", "x", start=0, end=1)
+    sizes = b.node("Concat", batch, np.int64([3, 6]), axis=0)
+    wide = b.node("Expand", b.node("Unsqueeze", places, np.int64([2])), sizes)
+    rows = b.node("GatherElements", "x", wide, axis=1)
+    four = b.node("Expand", b.node("Unsqueeze", "x", np.int64([1])), np.int64([1, 4, 1, 1]))
+    chosen = b.node("Expand", b.node("Unsqueeze", places, np.int64([1, 3])), np.int64([1, 4, 1, 5]))
+    summed = b.node("ScatterElements", "x", wide, rows, axis=1, reduction="add")
+    return b.model(rows, b.node("GatherElements", four, chosen, axis=2), summed)
+
+
 def test_what_follows_from_shapes():
     """For each shape of the input a model gets its sizes, and back again."""
     model = model_of_sizes()
@@ -257,13 +292,6 @@ def test_what_follows_from_shapes():
     for shape in ((2, 3, 9), (2, 3, 4), (1, 2, 7), (2, 3, 9)):
         x = numbers(shape)
         same(net(x), reference(model, {"x": x}))
-
-
-def test_what_only_a_run_knows_is_left_to_onnx_runtime():
-    b = Builder()
-    sizes = b.node("Cast", b.node("ReduceMax", "x", np.int64([1, 2, 3]), keepdims=0), to=7)
-    net = from_onnx(b.model(b.node("Expand", b.conv(k=1), b.node("Concat", sizes, np.int64([1]), axis=0))))
-    assert Foreign in kinds(net) and ArrayFunction not in kinds(net)
 
 
 def test_what_lies_between_whole_numbers_is_left_to_onnx_runtime():
@@ -307,7 +335,7 @@ def test_indices_beyond_an_array_are_told(operator, x, places):
 
 
 def test_every_function_is_tested():
-    models = model_of_sizes(), *(model_of(*case)[0] for case in CASES)
+    models = model_of_sizes(), model_of_expanded_places(), *(model_of(*case)[0] for case in CASES)
     steps = [step for model in models for step in from_onnx(model).graph.steps]
     tested = {step.function for step in steps if isinstance(step, ArrayFunction)}
     assert {*ARRAY_FUNCTIONS} == tested, {*ARRAY_FUNCTIONS} - tested

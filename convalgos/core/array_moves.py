@@ -190,6 +190,23 @@ def _elements_gathered(y: np.ndarray, x: np.ndarray, places: np.ndarray, axis: i
         np.take(x.reshape(-1), numbers, out=y, mode="wrap")
 
 
+def _expanded_gathered(
+    y: np.ndarray, x: np.ndarray, places: np.ndarray, sizes: np.ndarray, axis: int
+) -> None:
+    """Of places that are broadcast, as x is along all dimensions but the axis."""
+    axis = counted_axis(axis, x.ndim)
+    _check_places(places, x.shape[axis])
+    whole = tuple(
+        n if i == axis or n > 1 else m for i, (n, m) in enumerate(zip(x.shape, y.shape, strict=True))
+    )
+    elements = np.broadcast_to(x, whole)[tuple(ALL if i == axis else slice(m) for i, m in enumerate(y.shape))]
+    y[...] = np.take_along_axis(elements, np.broadcast_to(places, y.shape), axis)
+
+
+def _expanded_gathered_shape(x: Operand, places: Operand, sizes: Operand, axis: int) -> Shape:
+    return _expanded_shape(places, sizes)
+
+
 def _like_second(x: Operand, places: Operand, **options: Any) -> Shape:
     return places.shape
 
@@ -229,6 +246,13 @@ def _elements_scattered(
     to = x.flatten()  # NumPy scatters into one dimension ten times as fast as into several
     _scatter(to, (_element_numbers(x.shape, places, axis).reshape(-1),), updates.reshape(-1), reduction)
     y[...] = to.reshape(y.shape)
+
+
+def _expanded_scattered(
+    y: np.ndarray, x: np.ndarray, places: np.ndarray, sizes: np.ndarray, updates: np.ndarray, **options: Any
+) -> None:
+    """At places that are broadcast to the updates."""
+    _elements_scattered(y, x, np.broadcast_to(places, updates.shape), updates, **options)
 
 
 def _slices_scattered(
@@ -305,8 +329,10 @@ MOVES: dict[str, WholeArrays] = {
     "pad": WholeArrays(_padded, _padded_shape),
     "gather": WholeArrays(_gathered, _gathered_shape),
     "gather_elements": WholeArrays(_elements_gathered, _like_second),
+    "gather_expanded": WholeArrays(_expanded_gathered, _expanded_gathered_shape, planned=(2,)),
     "gather_slices": WholeArrays(_slices_gathered, _slices_gathered_shape),
     "scatter_elements": WholeArrays(_elements_scattered, like_first),
+    "scatter_expanded": WholeArrays(_expanded_scattered, like_first, planned=(2,)),
     "scatter_slices": WholeArrays(_slices_scattered, like_first),
     "one_hot": WholeArrays(_one_hot, _one_hot_shape),
     "shape": WholeArrays(_shape_of, _shape_of_shape, of_shapes=True),

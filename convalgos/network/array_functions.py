@@ -26,6 +26,7 @@ class ArrayFunction(Step):
     constants: tuple[np.ndarray | None, ...] = ()  # operands; None stands for the next of the inputs
     options: tuple[tuple[str, Any], ...] = ()
     planned: bool = False  # nothing but planning reads what it gives
+    opens: bool = False  # only a run knows the shape of what it gives
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return self._shape([Operand(shapes[name]) for name in self.inputs])
@@ -54,8 +55,14 @@ class ArrayFunction(Step):
         self.compute(inputs, y)
         return y
 
+    def opened(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """y, a new array of the shape that follows from what the inputs hold."""
+        return self.computed(self._shape([Operand(x.shape, x) for x in inputs]), inputs)
+
     def is_read(self, name: str) -> bool:
         """Whether a run reads the elements of an input."""
+        if self.opens:
+            return True
         planned = ARRAY_FUNCTIONS[self.function].planned
         read = [o for i, o in enumerate(self.operands(self.inputs)) if i not in planned]
         return not self.planned and any(isinstance(o, str) and o == name for o in read)

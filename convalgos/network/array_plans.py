@@ -16,8 +16,11 @@ from convalgos.cpu.elementwise.extremes import LargestChannelPlan
 from convalgos.cpu.elementwise.plan import UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.sampling import SamplingPlan
+from convalgos.cpu.elementwise.summing import SumPlan
 from convalgos.cpu.elementwise.top import MOST_FOUND, TopPlan
+from convalgos.network.arithmetic_plans import OPERATION, arithmetic_plan, concatenation_plan
 from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.gather_plans import GATHERS, gather_plan
 from convalgos.network.graph import Shapes
 
 LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
@@ -36,7 +39,9 @@ def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
     """
     if step.function in VIEWS and (not step.constants or step.constants[0] is None):
         return None
-    make = KERNELS.get(step.function) if dtype == "float32" and step.inputs else None
+    if step.function in GATHERS and not step.planned and (gathers := gather_plan(step, shapes, dtype)):
+        return gathers
+    make = KERNELS.get(step.function) if dtype == "float32" and step.inputs and not step.planned else None
     kernels = None if make is None else make(step, shapes)
     if kernels is None:
         return ArrayFunctionPlan(step)
@@ -133,5 +138,22 @@ def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     return ResizePlan(x, y[2:], "channels_first", coordinates)
 
 
-KERNELS = {"resize": _resizing, "place_of_extreme": _largest, "places_of_top": _top, "grid_sample": _sampling}
-OF_ALL_INPUTS = frozenset(("grid_sample",))
+def _sums(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that sum over dimensions next to each other."""
+    x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
+    axes = sorted({axis % max(1, len(x)) for axis in options["axes"] or range(len(x))})
+    if options["of"] not in ("sum", "mean") or not axes or 0 in x:
+        return None
+    first, behind = axes[0], axes[-1] + 1
+    if axes != [*range(first, behind)]:
+        return None
+    scale = 1 / math.prod(x[first:behind]) if options["of"] == "mean" else 1.0
+    return SumPlan(x, first, behind, y, scale)
+
+
+KERNELS = dict.fromkeys(OPERATION, arithmetic_plan) | {
+    "concatenate": concatenation_plan, "reduce": _sums, "resize": _resizing, "place_of_extreme": _largest,
+    "places_of_top": _top,
+    "grid_sample": _sampling,
+}  # fmt: skip
+OF_ALL_INPUTS = frozenset(("grid_sample", "concatenate", *OPERATION))

@@ -329,4 +329,9 @@ class Context:
 
 def _can_be_told(planned_step: PlannedStep) -> bool:
     """Whether its kernels may read words that say where its arrays lie."""
-    return isinstance(planned_step.step, CONVOLUTIONS) or isinstance(planned_step.plan, Reorder)
+    plan = planned_step.plan
+    return (
+        isinstance(planned_step.step, CONVOLUTIONS)
+        or isinstance(plan, Reorder)
+        or getattr(plan, "told", False)
+    )

@@ -2,10 +2,8 @@
 
 A value is an array that one step writes and others read, by name; its shape is logical, (N, C, *spatial) of
 maps. Steps are in an order in which each reads what was written before it. What this library does not compute
-itself is a `Foreign` step, a region of the network that another library runs.
-
-Shapes are not part of the graph: `shapes_of` finds them for the shapes of its inputs, so that one graph
-serves every batch and every size of image.
+itself is a `Foreign` step, a region that another library runs. Shapes are not part of the graph: `shapes_of`
+finds them for those of its inputs, so that one graph serves every batch and every size of image.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Step:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What it writes: one value, but for regions of another library."""
+        """Values that it writes: one, but for regions of another library."""
         return (self.output,)
 
     def output_shape(self, shapes: Shapes) -> Shape:
@@ -195,10 +193,8 @@ class LocalResponseNormalization(Step):
 
 @dataclass(frozen=True, eq=False)
 class Transpose(Step):
-    """The channels to the last dimension, or from there: a statement of layouts, by which nothing is moved.
-
-    (N, C, *spatial) in channels_last is the very array (N, *spatial, C). Dimension i is `order[i]` of x.
-    """
+    """Dimension i is `order[i]` of x: the channels go to the last one, or come from there. Nothing is moved:
+    (N, C, *spatial) in channels_last is the very array (N, *spatial, C)."""
 
     order: Shape = ()
 
@@ -295,6 +291,7 @@ class Foreign(Step):
 
     region: ForeignRegion | None = None
     others: tuple[str, ...] = ()
+    opens: bool = False  # only a run knows the shapes of its outputs
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape, file_path, one_of, shown
 from convalgos.core.arrays import as_numpy, like, same_dtype
+from convalgos.core.errors import Unsupported
 from convalgos.network.choice import plan_network
 from convalgos.network.executor import Executor
 from convalgos.network.filters import Filters, filters_of_like, prepared_filters
@@ -24,6 +25,7 @@ from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.memory import MemoryPool
 from convalgos.network.planned import PlanLimits, Planned
 from convalgos.network.saved import PlanRecord, store_network, stored_network
+from convalgos.network.stages import StagedRun, stages_of
 from convalgos.network.step_options import GROWTH
 
 if TYPE_CHECKING:
@@ -98,6 +100,12 @@ class Network:
         self._rough: set[Any] = set()  # shapes whose plan has the algorithms of much more, or less, work
         self._memories = MemoryPool()
         self._lock = threading.Lock()
+        self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
+
+    @property
+    def stages(self) -> tuple[Network, ...]:
+        """Networks that calls run one after the other, where sizes depend on what is computed; else none."""
+        return () if self._staged is None else self._staged.networks
 
     def plan(
         self,
@@ -121,7 +129,8 @@ class Network:
             max_rel_error: of the outputs, where the error bounds of convolutions add up along each path.
 
         Raises:
-            ValueError: shapes are not those of this network. Unsupported: a step cannot be computed.
+            ValueError: shapes are not those of this network. Unsupported: a step cannot be computed, or sizes
+                depend on what is.
         """
         one_of("effort", effort, EFFORTS)
         limits = PlanLimits(tuple(precisions), effort, workspace_limit, max_rel_error)
@@ -221,6 +230,8 @@ class Network:
 
     def run(self, views: Sequence[np.ndarray]) -> list[np.ndarray]:
         """All outputs, new arrays, of inputs as `checked` gives them."""
+        if self._staged is not None:
+            return self._staged.run(views)
         key = tuple(view.shape for view in views)
         plan = self._plans.get(key)
         if plan is None:
@@ -256,6 +267,8 @@ class Network:
         self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
+        if self._staged is not None:
+            raise Unsupported("its sizes depend on what is computed, so that calls plan each of its `stages`")
         plans = self.plans()
         known = [(plan.planned, plan.choice) for plan in plans if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)

@@ -184,6 +184,7 @@ def _plain_step(step: Step, arrays: Arrays) -> dict[str, Any]:
         return {
             "kind": kind, "name": step.name, "model": arrays.put(model), "inputs": list(step.inputs),
             "outputs": list(step.outputs), "reads": list(region.inputs), "writes": list(region.outputs),
+            "opens": step.opens,
         }  # fmt: skip
     if STEPS.get(kind) is not type(step):
         raise Unsupported(f"step {step.name!r} cannot be stored: there is no form for {kind}")
@@ -199,5 +200,6 @@ def _step_of_plain(data: dict[str, Any], arrays: Arrays) -> Step:
         stored_region = import_module("convalgos.network.onnx_reader.region").stored_region
         region = stored_region(arrays.get(own["model"]).tobytes(), tuple(own["reads"]), tuple(own["writes"]))
         first, *others = own["outputs"]
-        return Foreign(own["name"], tuple(own["inputs"]), first, region, tuple(others))
+        opens = bool(own.get("opens", False))
+        return Foreign(own["name"], tuple(own["inputs"]), first, region, tuple(others), opens)
     return STEPS[kind](**{name: value_of_plain(value, arrays) for name, value in own.items()})

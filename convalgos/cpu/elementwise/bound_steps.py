@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.bound_run import AddressWord, BoundRun, Launch
 from convalgos.core.laid_arrays import as_laid
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import SHARE
-from convalgos.cpu.runtime.records import record_of_words
+from convalgos.cpu.runtime.records import WORD, record_of_words
 
 FLOAT = np.dtype(np.float32)
 
 
 class BoundStep:
     """A step that is bound to arrays each time that it is run."""
+
+    told = False  # whether its bound runs have words that say where the first input and y lie
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         """A run on these very arrays, the inputs and y, in their layout; images may lie apart.
@@ -37,12 +39,27 @@ def threads_worth(count: int) -> int:
     return max(1, min(jit.thread_count(), count // SHARE))
 
 
-def launched(kernel: int, fields: np.dtype, values: dict[str, int], count: int, *kept: Any) -> BoundRun:
-    """A run of a kernel, by as many threads as so many elements are worth."""
+def launched(
+    kernel: int,
+    fields: np.dtype,
+    values: dict[str, int],
+    count: int,
+    *kept: Any,
+    told: tuple[str, str] = ("", ""),
+) -> BoundRun:
+    """A run of a kernel, by as many threads as so many elements are worth.
+
+    Args:
+        told: the fields that say where the first input and y lie; "" of one that must stay.
+    """
     tasks = threads_worth(count)
     values = values | {"tasks": tasks}
-    record = record_of_words(fields, [values.get(name, 0) for name in fields.names or ()])
-    return bound([Launch(kernel, jit.data_address()(record), tasks)], record, *kept)
+    names = fields.names or ()
+    record = record_of_words(fields, [values.get(name, 0) for name in names])
+    begin = jit.data_address()(record)
+    places = [(AddressWord(begin + WORD.itemsize * names.index(name), 0),) if name else () for name in told]
+    launch = Launch(kernel, begin, tasks)
+    return jit.bound_run((launch,), record, *kept, x_places=places[0], y_places=places[1])
 
 
 def bound(launches: list[Launch], *kept: Any) -> BoundRun:

@@ -14,7 +14,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer
 
-COPY, ADD, MULTIPLY, SUBTRACT, DIVIDE, SLOPE = range(6)
+COPY, ADD, MULTIPLY, SUBTRACT, DIVIDE, SLOPE, SUBTRACTED, DIVIDED = range(8)  # the last two: b - a, b / a
 
 # y[n][g][r][i] = a[n][g][r][i] and b[n][g][i], or b[n][g] where not `by_element`; steps in elements. Units
 # are of `row_chunk` rows or, where that is one, of `chunk` of its elements.
@@ -73,7 +73,7 @@ def combine_rows(
     """y[r * y_row + i] = a[r * a_row + i] and b[i], or b[0] where not `by_element`, of each row."""
     with v.within(v.isub(operation, COPY), 1):
         _combined_rows(v, COPY, False, a, b, y, rows, count, a_row, y_row)
-    for known, by in product((ADD, MULTIPLY, SUBTRACT, DIVIDE, SLOPE), (False, True)):
+    for known, by in product(range(ADD, DIVIDED + 1), (False, True)):
         with v.within(v.isub(operation, known), 1), v.within(v.isub(by_element, int(by)), 1):
             _combined_rows(v, known, by, a, b, y, rows, count, a_row, y_row)
 
@@ -95,7 +95,10 @@ def _combined_rows(
         value = loaded(row)
         if operation != COPY:
             other = loaded(more) if same is None else same
-            how = {ADD: v.fadd, MULTIPLY: v.fmul, SUBTRACT: v.fsub, DIVIDE: v.b.fdiv, SLOPE: sloped}
+            how = {
+                ADD: v.fadd, MULTIPLY: v.fmul, SUBTRACT: v.fsub, DIVIDE: v.b.fdiv, SLOPE: sloped,
+                SUBTRACTED: lambda a, b: v.fsub(b, a), DIVIDED: lambda a, b: v.b.fdiv(b, a),
+            }  # fmt: skip
             value = how[operation](value, other)
         if mask is None:
             v.store(value, out, at)

@@ -74,6 +74,7 @@ class LayerNormPlan(BoundStep):
     """
 
     strided_batch = True
+    told = True
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class LayerNormPlan(BoundStep):
         x, y = arrays
         values = self._values | _addresses(x, y, self._shape)
         kernel = normalise_share(FLOAT.itemsize, self._lanes)
-        return launched(kernel, NORM_FIELDS, values, y.size, x, y, self)
+        return launched(kernel, NORM_FIELDS, values, y.size, x, y, self, told=("x", "y"))
 
 
 def group_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
@@ -265,6 +266,7 @@ class SoftmaxPlan(BoundStep):
     """
 
     strided_batch = True
+    told = True
 
     def __init__(self, shape: Shape, layout: str, logs: bool = False):
         self._shape, self._logs = array_shape(layout, shape), logs
@@ -274,7 +276,7 @@ class SoftmaxPlan(BoundStep):
         x, y = arrays
         values = self._values | _addresses(x, y, self._shape)
         kernel = softmax_share(FLOAT.itemsize, self._lanes, int(self._logs))
-        return launched(kernel, SOFTMAX_FIELDS, values, y.size, x, y, self)
+        return launched(kernel, SOFTMAX_FIELDS, values, y.size, x, y, self, told=("x", "y"))
 
 
 def _scale_and_shift(

@@ -35,6 +35,8 @@ class PixelMovePlan(BoundStep):
 
     strided_batch = True
 
+    told = True
+
     def __init__(
         self, shape: Shape, factors: Shape, layout: str, to_space: bool, order: np.ndarray | None = None
     ):
@@ -75,4 +77,4 @@ class PixelMovePlan(BoundStep):
             "x_n": image_step(x), "y_n": image_step(y),
         }  # fmt: skip
         kernel = space_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        return launched(kernel, SPACE_FIELDS, values, y.size, x, y, self)
+        return launched(kernel, SPACE_FIELDS, values, y.size, x, y, self, told=("x", "y"))

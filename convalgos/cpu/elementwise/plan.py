@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.bound_run import BoundRun, check_bound, image_step
+from convalgos.core.bound_run import AddressWord, BoundRun, address_words, check_bound, image_step
 from convalgos.core.epilogue import Activation
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, array_shape
-from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
+from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, launched
 from convalgos.cpu.elementwise.broadcasting import Broadcast, broadcast_of
 from convalgos.cpu.elementwise.kernels import (
     ADD,
     COMBINE_FIELDS,
     COPY,
     DIVIDE,
+    DIVIDED,
     MULTIPLY,
     SLOPE,
     SUBTRACT,
+    SUBTRACTED,
     UPSAMPLE_FIELDS,
     combine_share,
     upsample_share,
 )
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import ArrayPass
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.vectors import simd
@@ -36,6 +40,12 @@ OPERATIONS = {
     "add": ADD, "shift": ADD, "multiply": MULTIPLY, "identity": COPY, "subtract": SUBTRACT, "divide": DIVIDE,
     "slope": SLOPE,
 }  # fmt: skip
+TURNED = {
+    ADD: ADD,
+    MULTIPLY: MULTIPLY,
+    SUBTRACT: SUBTRACTED,
+    DIVIDE: DIVIDED,
+}  # of operands that change places
 
 
 class ElementwisePlan(BoundStep):
@@ -58,6 +68,8 @@ class ElementwisePlan(BoundStep):
         3.0
     """
 
+    told = True
+
     def __init__(
         self, operation: str, shapes: Sequence[Shape], layout: str, activation: Activation | None = None
     ):
@@ -72,8 +84,10 @@ class ElementwisePlan(BoundStep):
         if layout in BLOCKS and any(shape[1] != y_shape[1] for shape in shapes):
             raise Unsupported(f"one channel of {shapes} is not broadcast over the others in {layout}")
         self._cast: Broadcast | None = None
-        if self._turned and operation in ("subtract", "divide"):
-            raise Unsupported(f"{shapes[0]} is broadcast over what it is to {operation} by")
+        if self._turned:
+            if self._operation not in TURNED:
+                raise Unsupported(f"{shapes[0]} is broadcast over what it is to {operation} by")
+            self._operation = TURNED[self._operation]
         if other and (other[0] != whole or self._operation != ADD):
             self._cast = broadcast_of(whole[1:], other[0][1:])
 
@@ -86,20 +100,9 @@ class ElementwisePlan(BoundStep):
         b = other[0] if other else None
         if self._cast is None:
             made = ArrayPass(a, b, y, self._activation)
-            return bound([made.launch], made)
-        return self._combined(a, b, y, self._cast)
-
-    def _combined(self, a: Any, b: Any, y: np.ndarray, cast: Broadcast) -> BoundRun:
-        image = cast.rows * cast.elements
-        values = {
-            "operation": self._operation, "by_element": cast.by_element, "images": len(y),
-            "groups": cast.groups, "rows": cast.rows, "count": cast.elements, "a_n": image_step(a),
-            "a_g": image, "a_row": cast.elements, "b_n": 0 if len(b) < len(y) else image_step(b),
-            "b_g": cast.b_group, "y_n": image_step(y), "y_g": image, "y_row": cast.elements,
-        }  # fmt: skip
-        finish = 0 if self._activation is None else finish_address(FLOAT, self._activation)
-        numbers = activation_numbers(FLOAT, self._activation)
-        return _bound_rows(a, b, y, values | {"finish": finish}, numbers)
+            return passed(made)
+        run = combined_run(self._operation, self._activation, (a, b, y), self._cast)
+        return replace(run, x_places=()) if self._turned else run  # whose first input is not a
 
 
 class ConstantOperandPlan(BoundStep):
@@ -110,7 +113,9 @@ class ConstantOperandPlan(BoundStep):
         b: in its layout.
     """
 
-    def __init__(self, plan: ElementwisePlan, b: np.ndarray):
+    told = True
+
+    def __init__(self, plan: BoundStep, b: np.ndarray):
         self._plan, self._b = plan, b
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
@@ -125,6 +130,8 @@ class ConcatenationPlan(BoundStep):
         shapes: logical, of the inputs.
         layout: of all; in blocks, all but the last input have whole blocks.
     """
+
+    told = True
 
     def __init__(self, shapes: Sequence[Shape], layout: str):
         self._shapes = [array_shape(layout, shape) for shape in shapes]
@@ -147,13 +154,16 @@ class ConcatenationPlan(BoundStep):
             )
             if x.ctypes.data != part.ctypes.data
         ]
-        return bound([launch for run in runs for launch in run.launches or ()], runs)
+        words = [place.word for run in runs for place in run.y_places]
+        return jit.bound_run(
+            tuple(launch for run in runs for launch in run.launches or ()), runs, y,
+            y_places=address_words(y, words),
+        )  # fmt: skip
 
     def _copied(self, name: str, x: np.ndarray, shape: Shape, y: np.ndarray) -> BoundRun:
         check_bound(name, x, shape, FLOAT, strided=self._axis == 1)
         if self._axis == 1:
-            made = ArrayPass(x, None, y, None)
-            return bound([made.launch], made)
+            return passed(ArrayPass(x, None, y, None))
         pixels = y.reshape(-1, shape[-1])
         if y.size and not np.may_share_memory(pixels, y):
             raise Unsupported(f"y has strides {y.strides}, but its pixels must lie evenly")
@@ -172,6 +182,8 @@ class UpsamplingPlan(BoundStep):
         factors: along each spatial dimension.
         layout: of x and y.
     """
+
+    told = True
 
     def __init__(self, shape: Shape, factors: Shape, layout: str):
         larger = tuple(n * f for n, f in zip(shape[2:], factors, strict=True))
@@ -199,7 +211,24 @@ class UpsamplingPlan(BoundStep):
         }
         values |= {"x": x.ctypes.data, "y": y.ctypes.data}
         kernel = upsample_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        return launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y)
+        return launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y, told=("x", "y"))
+
+
+def combined_run(
+    operation: int, activation: Activation | None, arrays: tuple[Any, Any, np.ndarray], cast: Broadcast
+) -> BoundRun:
+    """y = activation(a, b combined), of images; a and b may be one image for all."""
+    a, b, y = arrays
+    image = cast.rows * cast.elements
+    a_n, b_n = (0 if len(of) < len(y) else image_step(of) for of in (a, b))
+    values = {
+        "operation": operation, "by_element": cast.by_element, "images": len(y),
+        "groups": cast.groups, "rows": cast.rows, "count": cast.elements, "a_n": a_n,
+        "a_g": image, "a_row": cast.elements, "b_n": b_n,
+        "b_g": cast.b_group, "y_n": image_step(y), "y_g": image, "y_row": cast.elements,
+    }  # fmt: skip
+    finish = 0 if activation is None else finish_address(FLOAT, activation)
+    return _bound_rows(a, b, y, values | {"finish": finish}, activation_numbers(FLOAT, activation))
 
 
 def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: np.ndarray) -> BoundRun:
@@ -209,4 +238,10 @@ def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: 
         "chunk": count, "row_chunk": max(1, CHUNK // count),
     }  # fmt: skip
     kernel = combine_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-    return launched(kernel, COMBINE_FIELDS, values, y.size, a, b, y, numbers)
+    return launched(kernel, COMBINE_FIELDS, values, y.size, a, b, y, numbers, told=("a", "y"))
+
+
+def passed(made: ArrayPass) -> BoundRun:
+    """A run of a pass over whole arrays."""
+    x_place, y_place = ((AddressWord(word, 0),) for word in made.target_words)
+    return jit.bound_run((made.launch,), made, x_places=x_place, y_places=y_place)

@@ -32,6 +32,8 @@ class RearrangementPlan(BoundStep):
         [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     """
 
+    told = True
+
     def __init__(self, shape: Shape, moves: Sequence[Move]):
         by_rows = of_whole_rows(shape, moves) if shape and shape[-1] > 1 else None
         together = 1 if by_rows is None else shape[-1]
@@ -58,4 +60,4 @@ class RearrangementPlan(BoundStep):
             "x": x.ctypes.data, "y": y.ctypes.data, "places": self._places.ctypes.data,
             "runs": len(self._places), "run": self._run,
         }  # fmt: skip
-        return launched(rearrange_share(), REARRANGE_FIELDS, values, y.size, x, y, self)
+        return launched(rearrange_share(), REARRANGE_FIELDS, values, y.size, x, y, self, told=("x", "y"))

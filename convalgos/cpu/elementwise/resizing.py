@@ -51,6 +51,7 @@ class ResizePlan(BoundStep):
     """
 
     strided_batch = True
+    told = True
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class ResizePlan(BoundStep):
             "images": len(x) if x.size and y.size else 0, "x_n": image_step(x), "y_n": image_step(y),
         }  # fmt: skip
         kernel = resize_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        return launched(kernel, RESIZE_FIELDS, values, y.size, x, y, drawn, self)
+        return launched(kernel, RESIZE_FIELDS, values, y.size, x, y, drawn, self, told=("x", "y"))
 
 
 def _between(where: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

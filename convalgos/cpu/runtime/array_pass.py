@@ -73,7 +73,7 @@ class ArrayPass:
 
     @property
     def target_words(self) -> tuple[int, int]:
-        """The addresses of the words that say where a target lies which is the source, too."""
+        """The addresses of the words that say where the source lies, and the target."""
         names, begin = PASS.split(), self._record.ctypes.data
         return begin + 8 * names.index("source"), begin + 8 * names.index("target")
 

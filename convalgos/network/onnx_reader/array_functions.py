@@ -10,6 +10,7 @@ import numpy as np
 from convalgos.network.array_functions import MOST, ArrayFunction
 from convalgos.network.graph import Step
 from convalgos.network.onnx_reader.channels import Steps
+from convalgos.network.onnx_reader.gathers import gather_call, scatter_call
 from convalgos.network.onnx_reader.messages import array_of, dtype_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.resize_options import resize_options
@@ -39,6 +40,7 @@ PLANNED = {  # inputs that planning has to know, by the operator
     "ConstantOfShape": (0,), "Resize": (1, 2, 3), "Upsample": (1,), "Pad": (1,), "OneHot": (1,),
     "Trilu": (1,),
 }  # fmt: skip
+FOUND = ("NonMaxSuppression", "NonZero", "Unique", "Compress")  # which give as many as they find
 
 
 class FunctionCall(NamedTuple):
@@ -57,14 +59,17 @@ def array_functions(node: OnnxNode, model: OnnxModel) -> Steps:
         return None
     if not all(_is_plain(model.dtype(name)) for name in (*filter(None, node.inputs), *outputs)):
         return None
-    planned = PLANNED.get(node.op, ())
-    if not all(follows_from_shapes(name, model) for i in planned for name in node.inputs[i : i + 1] if name):
-        return None
     calls = make(node, model)
     if calls is None:
         return None
     each = [*zip(node.outputs, calls, strict=False)]  # the first may be made of the last
     return [_step(node, y, call, model) for y, call in reversed(each) if y]
+
+
+def tells_shapes(node: OnnxNode, model: OnnxModel) -> bool:
+    """Whether the shapes of what a node gives follow from those of what it reads."""
+    planned = [name for i in PLANNED.get(node.op, ()) for name in node.inputs[i : i + 1] if name]
+    return node.op not in FOUND and all(follows_from_shapes(name, model) for name in planned)
 
 
 def follows_from_shapes(name: str, model: OnnxModel) -> bool:
@@ -99,7 +104,8 @@ def _step(node: OnnxNode, y: str, call: FunctionCall, model: OnnxModel) -> Step:
     inputs = tuple(o for o in operands if isinstance(o, str))
     constants = tuple(None if isinstance(o, str) else o for o in operands)
     options = tuple(call.options.items())
-    return ArrayFunction(node.name, inputs, y, call.function, model.dtype(y), constants, options)
+    opens = not tells_shapes(node, model)
+    return ArrayFunction(node.name, inputs, y, call.function, model.dtype(y), constants, options, opens=opens)
 
 
 # --- each operator: calls of its outputs -----------------------------------------------------------
@@ -252,8 +258,8 @@ def _pad(node: OnnxNode, model: OnnxModel) -> Calls:
 
 
 def _gather(node: OnnxNode, model: OnnxModel) -> Calls:
-    function = {"Gather": "gather", "GatherElements": "gather_elements"}[node.op]
-    return [FunctionCall(function, node.inputs, {"axis": node.attributes.get("axis", 0)})]
+    function, operands = gather_call(node, model, tells_shapes)
+    return [FunctionCall(function, operands, {"axis": node.attributes.get("axis", 0)})]
 
 
 def _gather_slices(node: OnnxNode, model: OnnxModel) -> Calls:
@@ -265,7 +271,8 @@ def _scatter(node: OnnxNode, model: OnnxModel) -> Calls:
     if node.op == "ScatterND":
         return [FunctionCall("scatter_slices", node.inputs, {"reduction": reduction})]
     options = {"axis": node.attributes.get("axis", 0), "reduction": reduction}
-    return [FunctionCall("scatter_elements", node.inputs, options)]
+    function, operands = scatter_call(node, model, tells_shapes)
+    return [FunctionCall(function, operands, options)]
 
 
 def _one_hot(node: OnnxNode, model: OnnxModel) -> Calls:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import Convolution, Elementwise, Pooling, Step, Transpose, View, channels_to_last
 from convalgos.network.onnx_reader.channels import Steps
@@ -74,24 +75,20 @@ def _steps(name: str, kind: str, x: str, y: str, of: _Reduced, shape: DynamicSha
     if not of.elements:
         return None
     if kind == "max":
-        return _largest(name, x, y, of, shape)
-    # sums are convolutions with one filter: of channels, or of what is seen as channels
-    factor = 1 / of.elements if kind == "mean" else 1.0
-    of_channels = of.first == 1 and of.behind == 2 and 3 <= rank <= 5
-    ones = (1,) * (rank - 2 if of_channels else 1)
+        rows_of_maps = of.first > 2 and not tail and rank <= 5
+        return (_largest_of_rows if rows_of_maps else _largest)(name, x, y, of, shape)
+    if of.first != 1 or of.behind != 2 or not 3 <= rank <= 5:
+        kept = len(of.y_shape) == rank
+        options = ("of", kind), ("axes", tuple(range(of.first, of.behind))), ("keepdims", kept)
+        return [ArrayFunction(name, (x,), y, "reduce", constants=(None,), options=options)]
+    # sums of channels are convolutions with one filter
+    factor, ones = 1 / of.elements if kind == "mean" else 1.0, (1,) * (rank - 2)
     w = np.full((1, of.elements, *ones), factor, np.float32)
-    read, made = (x, y) if of_channels and len(of.y_shape) == rank else (x, f"{y}/sums")
-    steps: list[Step] = []
-    if not of_channels:
-        read = f"{y}/rows"
-        target = _rows(of, shape)
-        if target is None:
-            return None
-        steps.append(View(name, (x,), read, target))
-    steps.append(Convolution(name, (read,), made, w, None, ones, ((0, 0),) * len(ones), ones))
+    made = y if len(of.y_shape) == rank else f"{y}/sums"
+    steps: list[Step] = [Convolution(name, (x,), made, w, None, ones, ((0, 0),) * len(ones), ones)]
     if made == y:
         return steps
-    seen = _viewed(name, made, y, of, of.first == 1)
+    seen = _viewed(name, made, y, of, images=True)
     return seen and [*steps, *seen]
 
 
@@ -101,6 +98,15 @@ def _rows(of: _Reduced, shape: DynamicShape) -> tuple[int, ...] | None:
     if len(tail) < len(shape) - of.behind:
         return None
     return (0 if of.first == 1 else -1, of.elements, math.prod(tail))
+
+
+def _largest_of_rows(name: str, x: str, y: str, of: _Reduced, shape: DynamicShape) -> Steps:
+    """The maximum over the last dimensions of maps, as of windows that have all of them."""
+    kernel = (*(1,) * (of.first - 2), *(int(n) for n in shape[of.first :]))
+    if len(of.y_shape) == len(shape):
+        return [Pooling(name, (x,), y, "max", kernel, kernel)]
+    made = f"{y}/kept"
+    return [Pooling(name, (x,), made, "max", kernel, kernel), View(name, (made,), y, (0,) * of.first)]
 
 
 def _largest(name: str, x: str, y: str, of: _Reduced, shape: DynamicShape) -> Steps:

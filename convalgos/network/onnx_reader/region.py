@@ -14,6 +14,7 @@ from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
+from convalgos.network.onnx_reader.array_functions import tells_shapes
 from convalgos.network.onnx_reader.inference import inferred_types
 from convalgos.network.onnx_reader.messages import Dim, kind_of_dtype, messages, model_with, value_info
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -46,7 +47,7 @@ class OnnxRegion:
         self.operators: Sequence[str] = [node.op for node in nodes]
         self.nodes = tuple(nodes)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._model = model
+        self.source = model
         self._proto: Any = None
         self._sessions: dict[int, Any] = {}
         self._shapes: dict[tuple[Any, ...], Sequence[Sizes]] = {}
@@ -71,6 +72,13 @@ class OnnxRegion:
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Write the outputs, which are C-contiguous arrays of their shapes; so are the inputs."""
         self.bind(inputs, outputs).run()
+
+    def opened(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The outputs, new arrays of whatever shapes."""
+        found: Sequence[np.ndarray] = self.session().run(
+            list(self.outputs), dict(zip(self.inputs, inputs, strict=True))
+        )
+        return found
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> BoundRun:
         """A run on arrays that stay where they are, which the session reads and writes there."""
@@ -110,8 +118,7 @@ class OnnxRegion:
         return found
 
     def _copy(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        found = self.session().run(list(self.outputs), dict(zip(self.inputs, inputs, strict=True)))
-        for y, value in zip(outputs, found, strict=True):
+        for y, value in zip(outputs, self.opened(inputs), strict=True):
             y[...] = value
 
     def _new_session(self, threads: int) -> Any:
@@ -126,16 +133,16 @@ class OnnxRegion:
         own = {name for proto in graph.node for name in proto.output}
         read = {n for proto in graph.node for n in read_by(proto)} - own
         graph.initializer.extend(
-            self._model.tensor(name) for name in sorted(read) if self._model.is_constant(name)
+            self.source.tensor(name) for name in sorted(read) if self.source.is_constant(name)
         )
-        graph.input.extend(self._declared(name, self._model.shape(name)) for name in self.inputs)
+        graph.input.extend(self._declared(name, self.source.shape(name)) for name in self.inputs)
         # what a model says of the shapes of its outputs may be wrong: ONNX Runtime refuses to write them then
         graph.output.extend(self._declared(name, None) for name in self.outputs)
-        return model_with(graph, self._model.proto, self._model.proto.ir_version)
+        return model_with(graph, self.source.proto, self.source.proto.ir_version)
 
     def _declared(self, name: str, shape: DynamicShape | None) -> Any:
         """A value with its type, and the rank of a shape."""
-        dtype = self._model.dtype(name)
+        dtype = self.source.dtype(name)
         if not dtype:
             raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
         return value_info(
@@ -197,7 +204,7 @@ class OnnxRegion:
 
     def _add_dequantized(self, graph: Any) -> None:
         """Let constants that are read be dequantised in the region, as they are in the model."""
-        known = self._model.dequantized.protos
+        known = self.source.dequantized.protos
         read = dict.fromkeys(n for proto in graph.node for n in read_by(proto))
         nodes = [known[name] for name in read if name in known]
         if nodes:
@@ -207,7 +214,7 @@ class OnnxRegion:
 
     def _tried(self, inputs: Sequence[Sizes]) -> list[Sizes]:
         arrays = {
-            name: x if isinstance(x, np.ndarray) else np.ones(x, self._model.dtype(name))
+            name: x if isinstance(x, np.ndarray) else np.ones(x, self.source.dtype(name))
             for name, x in zip(self.inputs, inputs, strict=True)
         }
         try:
@@ -271,11 +278,12 @@ def join_regions(steps: Sequence[Foreign], inputs: tuple[str, ...], outputs: tup
     nodes = [node for region in regions if isinstance(region, OnnxRegion) for node in region.nodes]
     first = regions[0]
     assert isinstance(first, OnnxRegion)
-    return _step(steps[0].name, OnnxRegion(first._model, nodes, inputs, outputs))
+    return _step(steps[0].name, OnnxRegion(first.source, nodes, inputs, outputs))
 
 
 def _step(name: str, region: OnnxRegion) -> Foreign:
-    return Foreign(name, region.inputs, region.outputs[0], region, region.outputs[1:])
+    opens = not all(tells_shapes(node, region.source) for node in region.nodes)
+    return Foreign(name, region.inputs, region.outputs[0], region, region.outputs[1:], opens)
 
 
 def stored_region(data: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> OnnxRegion:

@@ -9,6 +9,7 @@ from convalgos.cpu.elementwise import (
     attention_kernels,
     extreme_kernels,
     function_kernels,
+    gathering_kernels,
     lrn_kernels,
     matrix_rows,
     norm_kernels,
@@ -17,8 +18,10 @@ from convalgos.cpu.elementwise import (
     recurrent_kernels,
     resize_kernels,
     sampling_kernels,
+    scattering_kernels,
     selection_kernels,
     softmax_kernels,
+    summing_kernels,
     top_kernels,
 )
 from convalgos.cpu.elementwise import kernels as elementwise
@@ -37,7 +40,8 @@ def step_kernels() -> Iterator[Compiled]:
         elementwise.combine_share, elementwise.space_share, elementwise.upsample_share,
         norm_kernels.normalise_share,
         norm_kernels.moments_share, norm_kernels.factors_share, lrn_kernels.lrn_share,
-        resize_kernels.resize_share, extreme_kernels.extreme_share,
+        resize_kernels.resize_share, extreme_kernels.extreme_share, summing_kernels.sum_share,
+        scattering_kernels.scatter_share,
     ):  # fmt: skip
         yield share, (SIZE, lanes)
     yield from ((norm_kernels.apply_share, (SIZE, lanes, kind)) for kind in finish.CODES)
@@ -47,6 +51,7 @@ def step_kernels() -> Iterator[Compiled]:
     yield selection_kernels.select_share, ()
     yield rearranging_kernels.rearrange_share, ()
     yield top_kernels.top_share, ()
+    yield gathering_kernels.gather_share, ()
     yield sampling_kernels.sample_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
