@@ -39,7 +39,8 @@ from convalgos.cpu.vectors import simd
 IN_PLACE = 1  # tiles of rows, at most, for which a panel of x need not be copied
 # Xeon (Sapphire Rapids)
 RUN = 3e-6  # seconds of Python in a run of its own
-MOVED = 0.6  # of the time in which x and dy come, which the sums do not hide
+MOVED = 0.6  # of the time in which x and dy come, which the sums do not hide,
+STORED = 1.4  # and times that in which the sums of all parts begin as zeros and go to dw
 
 # --- plan ------------------------------------------------------------------------------------
 
@@ -79,8 +80,9 @@ def _fields(cut: OuterBlocking, tasks: int) -> dict[str, int | np.ndarray]:
     dw_row, dw_column = (1, p.gemm_n) if cut.exchanged else (p.gemm_k, 1)
     return {
         "size": size, "lanes": lanes, "pixels": p.gemm_m, "block": cut.block, "parts": cut.parts,
-        "groups": p.groups, "row_blocks": cut.row_blocks, "panel_blocks": cut.panel_blocks, "filters": p.gemm_n, "columns": cut.columns,
-        "vectors": cut.vectors_of, "panels": cut.panels, "widest": vectors * lanes, "padded": cut.padded,
+        "groups": p.groups, "row_blocks": cut.row_blocks, "panel_blocks": cut.panel_blocks,
+        "filters": p.gemm_n, "columns": cut.columns, "padded": cut.padded, "vectors": cut.vectors_of,
+        "panels": cut.panels, "widest": vectors * lanes,
         "k": p.K, "o": o, "p": p_rows, "q": q, "x_n": x_n, "x_d": x_d * p.stride[0],
         "x_h": x_h * p.stride[1], "x_w": x_w * p.stride[2], "dw_group": p.gemm_n * p.gemm_k,
         "dw_row": dw_row, "dw_column": dw_column, "tasks": tasks, "packed_bytes": cut.packed_bytes,
@@ -121,7 +123,8 @@ class DirectChannels(Algorithm):
         sums = cut.cycles * 4 * simd.lanes(p.itemsize) / machine.peak(p.dtype)
         read = p.gemm_m * (p.C + p.K) * p.itemsize
         moved = machine.stream(read, read)
-        stored = machine.stream_near(cut.sums_bytes * 2 + p.w_bytes)
+        stored = cut.sums_bytes * 2 + p.w_bytes
+        stored = STORED * machine.stream(stored, stored)
         return RUN + CALL + 2 * machine.launch + balance * sums + MOVED * moved + stored
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:

@@ -13,9 +13,9 @@ from convalgos.cpu.runtime.plan import arguments
 from convalgos.cpu.vectors.simd import LINE, call, carray, pointer, zero_bytes
 
 CHANNEL_ARGUMENTS = arguments(
-    "size lanes pixels block parts groups row_blocks panel_blocks filters columns vectors panels widest padded k o p q "
-    "x_n x_d x_h x_w dw_group dw_row dw_column tasks packed_bytes spread in_place row_tiles sum_tiles "
-    "sum_narrow pack pack_narrow add_run store_run"
+    "size lanes pixels block parts groups row_blocks panel_blocks filters columns vectors panels widest "
+    "padded k o p q x_n x_d x_h x_w dw_group dw_row dw_column tasks packed_bytes spread in_place row_tiles "
+    "sum_tiles sum_narrow pack pack_narrow add_run store_run"
 )
 
 
@@ -135,7 +135,7 @@ def pack_pixels(a: Any, x: int, width: int, columns: int, pixel: int, count: int
 
 @jit.specialise
 def store_channels() -> Callable[..., None]:
-    """Groups x blocks of panels and rows, dealt to the tasks: the sums of all parts, in their order, to dw."""
+    """Groups x blocks of panels and rows, dealt to the tasks: the sums of all parts to dw."""
 
     def store_channels(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CHANNEL_ARGUMENTS)[0]
@@ -150,7 +150,7 @@ def store_channels() -> Callable[..., None]:
 
 @jit.helper
 def store_outer_panel(a: Any, unit: ChannelUnit, panel: int) -> None:
-    """The sums of all parts of a unit and a panel to dw."""
+    """The sums of all parts of a unit and a panel, in their order, to dw."""
     first, width = columns_of(a, panel)
     sums = channel_sums(a, unit, 0, panel)
     for part in range(1, a.parts):
