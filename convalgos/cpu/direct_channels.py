@@ -123,8 +123,8 @@ class DirectChannels(Algorithm):
         sums = cut.cycles * 4 * simd.lanes(p.itemsize) / machine.peak(p.dtype)
         read = p.gemm_m * (p.C + p.K) * p.itemsize
         moved = machine.stream(read, read)
-        stored = cut.sums_bytes * 2 + p.w_bytes
-        stored = STORED * machine.stream(stored, stored)
+        cleared = cut.sums_bytes * 2 + p.w_bytes
+        stored = STORED * machine.stream(cleared, cleared)
         return RUN + CALL + 2 * machine.launch + balance * sums + MOVED * moved + stored
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
