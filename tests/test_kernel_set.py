@@ -110,7 +110,7 @@ def test_2000_random_problems_need_no_kernel_that_is_not_listed():
     assert len({(module, name) for module, *_, name in asked}) > 30
     widening = [row for row in asked if any(part[0] == "FORM" and part[1] for part in row)]  # maps of 16 bits
     assert len(widening) < 100
-    assert len(asked) - len(widening) < 1060  # of 80 factories; 1,568 where code depended on sizes
+    assert len(asked) - len(widening) < 1070  # of 80 factories; 1,568 where code depended on sizes
     for module, *parameters, name in asked:
         same = listed[module, name]
         values = {key: value for key, value in parameters if key in same[0]}  # those that its code depends on

@@ -17,6 +17,7 @@ RARE = {  # of kernels that random layers hardly have: large odd ones, 1x1 alone
     "cpu.winograd.data.f2x5", "cpu.winograd.data.f4x5",  # strided 5x5 layers, of tests/test_winograd_data
     "cpu.direct.phases.filled",  # transposed layers with dilations along rows, of tests/test_direct_phases
     "cpu.direct.outer",  # linear layers; tests/test_direct_outer
+    "cpu.direct.channels",  # 1x1 layers without padding; tests/test_direct_channels
     "cpu.depthwise.data",  # depthwise images with stride 2; tests/test_depthwise_data
     "cpu.polyphase",  # where costs, which differ by machine, send phases to several algorithms
 }  # fmt: skip

@@ -5,7 +5,7 @@ dw[k][:] = sum over pixels m of dy[m][k] * x[m][:]: where the channels of a pixe
 whose filters are dy. So it is summed as `cpu.direct.pixels` sums: a block of columns of x is copied into
 scratch once, a tile of filters of dy is packed there as it is needed, and rows of dw are written as they lie.
 Wins on linear layers, whose maps are one pixel, and on 1x1 layers of few pixels in channels_last;
-`cpu.direct.weights`, which adds block after block of pixels to dw, wins where there are many.
+`cpu.direct.channels`, which adds block after block of pixels to dw, wins where there are many.
 
 x (N, *spatial, C), dy (N, *spatial, K) -> dw (K, C)
 
@@ -36,6 +36,7 @@ MOST_PIXELS = 2048  # whose tile of x and of dy still lies in L2
 # Xeon (Sapphire Rapids), 40 linear layers of 1 to 1024 pixels
 TURN_CYCLES = 3.0  # to pack a tap of a tile of filters; an estimate
 WRITTEN = 0.7  # of the time in which dw is written, which few sums do not hide
+DEEP = 8192  # pixels with which sums take twice as long: 90 1x1 layers in channels_last
 
 # --- plan ------------------------------------------------------------------------------------
 
@@ -86,7 +87,8 @@ class DirectOuter(Algorithm):
         forward = _forward(problem)
         cut = row_blocking(forward)
         turned = math.prod(cut.blocks) * cut.tiles * problem.gemm_m * TURN_CYCLES / machine.threads
-        sums = row_seconds(forward, machine) + packed_blocking.seconds(turned, forward, machine)
+        sums = row_seconds(forward, machine) * (1 + problem.gemm_m / DEEP)
+        sums += packed_blocking.seconds(turned, forward, machine)
         written = problem.w_bytes * (1 if cut.streams else 2)  # a cached store reads its line first
         return sums + WRITTEN * machine.stream(written, problem.w_bytes)
 

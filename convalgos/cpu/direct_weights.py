@@ -317,7 +317,7 @@ class DirectWeights(Algorithm):
         moved = machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
         padded = cut.panels * cut.vectors / -(-p.gemm_n // lanes)  # the last panel has vectors of padding
         sums = SUMS * padded * panels.product_seconds(p, machine) + cycles
-        if p.is_plain_product and p.gemm_m > FEW_PIXELS and _lies_in_rows(problem):
+        if p.is_pointwise and p.gemm_m > FEW_PIXELS and _lies_in_rows(problem):
             sums *= APART
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         parts = 2 * cut.part_bytes / machine.cache_bandwidth

@@ -70,11 +70,23 @@ def _effort(cut: TiledWeightsBlocking) -> float:
     held = cut.v_bytes + cut.d_bytes
     if cut.chunks:
         return cut.inputs.boxes * (FROM_L3 * held + BOX)
-    far = min(1.0, held / (FAR * whole_l3()))
     low, high = SPILT
     spilt = min(1.0, max(0.0, (cut.m_bytes / whole_l3() - low) / (high - low)))
     sums = 2 * cut.m_bytes * (1 + spilt * (FROM_MEMORY - 1))
-    return cut.inputs.boxes * (sums + (FROM_L2 + far * (FROM_L3 - FROM_L2)) * held + BOX)
+    return cut.inputs.boxes * (sums + _reads(held) + BOX)
+
+
+def _reads(held: int) -> float:
+    """What V and D of a box are read, as such bytes."""
+    far = min(1.0, held / (FAR * whole_l3()))
+    return (FROM_L2 + far * (FROM_L3 - FROM_L2)) * held
+
+
+def _moved(cut: TiledWeightsBlocking) -> float:
+    """`_effort`, but of maps whose one box, V and D, stays in L2: they have no other boxes."""
+    if not cut.chunks:
+        return _effort(cut)
+    return cut.inputs.boxes * (_reads(cut.v_bytes + cut.d_bytes) + BOX)
 
 
 # --- the figures for the selector --------------------------------------------------------------
@@ -110,7 +122,7 @@ class WinogradWeights(ReadsBorders, Algorithm):
         registers = cut.product_rows * cut.vectors
         share = registers / (registers + WAITS) * per_box / (per_box + TILE_TAPS)
         speed = machine.peak(p.dtype) * PRODUCT * share
-        moved = _effort(cut) / (machine.cache_bandwidth * SUMS)
+        moved = _moved(cut) / (machine.cache_bandwidth * SUMS)
         memory = 0.43 * machine.stream(p.x_bytes + p.y_bytes, p.x_bytes + p.y_bytes)
         written = machine.stream(2 * p.w_bytes, p.w_bytes)
         long_rows = COLUMN if p.kernel[2] == 1 < p.kernel[1] else 1.0

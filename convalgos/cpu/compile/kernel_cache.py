@@ -75,6 +75,8 @@ TOOLKIT = (
     "cpu/gemm/digit_terms.py",
     "cpu/layout/copied_borders.py",
     "cpu/gemm/dealt_panels.py",
+    "cpu/gemm/outer_tiles.py",
+    "cpu/gemm/outer_driver.py",
     "cpu/tiled/driver.py",
     "cpu/tiled/filters.py",
     "cpu/tiled/integer_points.py",

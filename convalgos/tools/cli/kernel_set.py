@@ -36,6 +36,8 @@ from convalgos.cpu.gemm import (
     gemv,
     lowered_plan,
     lowering,
+    outer_blocking,
+    outer_driver,
     packed_plan,
     packed_tiles,
     panel_packing,
@@ -167,6 +169,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box,
     channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
     row_driver.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
+    outer_driver.sum_channels, outer_driver.store_channels,
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
     band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
@@ -189,7 +192,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     wide = vector_bytes()
     for factory in _OF_LANES:
         yield _kernel(factory, size, lanes)
-    yield from (_kernel(factory, *parameters) for factory, parameters in phase_kernels(size))
+    for factory, parameters in (*phase_kernels(size), *outer_blocking.outer_kernels(size)):
+        yield _kernel(factory, *parameters)
     yield from _of_copies(size, lanes)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
