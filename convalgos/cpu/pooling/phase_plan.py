@@ -9,10 +9,11 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.layout.strided_rows import MOST_STRIDE
 from convalgos.cpu.pooling.elements import FLOAT, FORMS, can_convert
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, TAP, phase_maxima
-from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.reductions import UNROLLED
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, in_full_precision, widened
 from convalgos.cpu.pooling.tables import in_three
 from convalgos.cpu.runtime import half, jit
@@ -30,14 +31,14 @@ FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
 def has_phases(problem: PoolProblem) -> bool:
-    """Whether these kernels take a problem: floats with channels first, of one slice, by small strides."""
+    """Whether these kernels take a problem: floats with channels first, of one slice, by strides that vectors take apart."""
     depth, _, width = in_three(problem)
     return (
         problem.layout == "channels_first"
         and problem.itemsize > 1
         and can_convert(FORMS[problem.dtype])
         and depth.size == depth.kernel == 1
-        and width.stride <= SPLIT_STRIDE
+        and width.stride <= MOST_STRIDE
         and width.before < simd.lanes(8)
     )
 
