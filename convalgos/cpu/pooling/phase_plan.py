@@ -32,7 +32,7 @@ FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
 def has_phases(problem: PoolProblem) -> bool:
-    """Whether these kernels take a problem: floats with channels first, of one slice, by strides that vectors take apart."""
+    """Whether these kernels take a problem: floats with channels first, of one slice, by small strides."""
     depth, _, width = in_three(problem)
     return (
         problem.layout == "channels_first"

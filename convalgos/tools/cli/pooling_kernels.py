@@ -13,6 +13,7 @@ from convalgos.cpu.pooling import (
     phase_maxima,
     placed_gradients,
     scattered_gradients,
+    separable_gradients,
     slice_maxima,
     tile_gradients,
 )
@@ -50,6 +51,7 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         if FORMS[dtype] == FORMS["float32"]:
             yield slice_maxima.slice_maxima, kinds[:2]
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
+            yield separable_gradients.separable_gradient, (*kinds, reduction)
             for planes, tiles, window in product((False, True), (False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, reduction, planes, tiles, *window)
         for each in range(2) if dtype in DTYPES["mean"] else ():
