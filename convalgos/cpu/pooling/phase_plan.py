@@ -25,6 +25,7 @@ BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
 # of planes of at least so many vectors
 MOST_TAPS, MOST_OF_LARGE = (16, 8), 8
 LARGE = 32
+SPARSE, MEDIUM = 4, 24  # elements of x for an output, of planes of so many vectors, whatever the taps
 FEW_OUTPUTS = 32  # of a plane, up to which 16-bit floats are converted for vectors of planes
 MOST_SUMS = 1 << 16  # elements of a plane of dx that is rounded: a part of L2
 WORTH = 1.5  # times the steps over columns and then over rows, that the taps of windows gone over so are
@@ -55,7 +56,11 @@ def phases_scatter(problem: PoolProblem) -> bool:
     few = 2 * math.prod(problem.x_shape[:2]) <= lanes
     taps, large = height.kernel * width.kernel, height.size * width.size >= LARGE * lanes
     many = taps > (MOST_OF_LARGE if large else MOST_TAPS[problem.dtype == "float64"])
-    return has_phases(in_full_precision(problem)) and (few or (many and width.size >= lanes))
+    many = many and width.size >= lanes
+    sparse = height.stride * width.stride >= SPARSE and height.size * width.size >= MEDIUM * lanes
+    outputs = len(height.first) * len(width.first)
+    worth = (many and outputs >= 2 * lanes) or (sparse and outputs >= 3 * lanes)
+    return has_phases(in_full_precision(problem)) and (few or worth)
 
 
 class PhasePlan(MaximaRuns):
