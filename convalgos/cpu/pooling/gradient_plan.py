@@ -27,6 +27,9 @@ MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
 MOST_WRITTEN = 9  # taps of a window up to which it is code without loops
 # Of channels that a unit of work takes, which lie side by side; and where rows are too few for all threads
 BLOCK_VECTORS, SHARED_VECTORS = 64, 4
+SURE = (
+    0.8  # of the time window by window, from which on gradients are separated: what fits in L2 is predicted
+)
 COPIED = 4  # times the rows of x and dx in a band where these are not copied into scratch
 
 
@@ -58,8 +61,9 @@ class GradientPlan:
         if last:
             seconds = scattered_seconds(problem)
             if not _has_slices(problem):
-                separated = separated_seconds(problem) < seconds
-                seconds = min(seconds, separated_seconds(problem))
+                apart = separated_seconds(problem)
+                separated = apart < SURE * seconds
+                seconds = apart if separated else seconds
         # what brings planes into vectors does not convert
         of = Computed(problem, gradient=True, converts=last, seconds=seconds)
         self._widens = of.widens

@@ -21,6 +21,9 @@ from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
 GRADIENT_PASSES = 4  # of so many forward passes a gradient takes the time, little of it waiting for memory
+SHARED_EARLIER = (
+    2  # times as early as other work, where its own time is known: one kernel is woken for, no more
+)
 
 
 class Computed:
@@ -49,7 +52,8 @@ class Computed:
         self.sizes = {"size": size, "stored": size if self.widens else problem.itemsize}
         elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
         moved = elements * (GRADIENT_PASSES * size if gradient else problem.itemsize)
-        self.threads = jit.thread_count() if (moved / BYTES if seconds is None else seconds) > SMALL else 1
+        taken = moved / BYTES if seconds is None else SHARED_EARLIER * seconds
+        self.threads = jit.thread_count() if taken > SMALL else 1
 
     def tasks(self, units: int) -> int:
         """Among how many threads so many units of work are shared."""
