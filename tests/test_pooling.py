@@ -16,7 +16,7 @@ from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
 from convalgos.core.profiles import nominal
-from convalgos.cpu.pooling import phase_plan, places_plan, unit_groups
+from convalgos.cpu.pooling import gradient_plan, phase_plan, places_plan, separable_plan, unit_groups
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.pooling.found_plan import has_found_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
@@ -132,6 +132,32 @@ def test_windows_of_slices(layout, monkeypatch):
     for reduction in ("max", "mean"):
         of = {"padding": (1, 0, 0), "stride": (1, 2, 1), "reduction": reduction, "layout": layout}
         check(PoolProblem.of((2, 3, 1, 10, 11), (2, 3, 3), **of))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("reduction", ["max", "mean"])
+def test_separated_gradients(reduction, dtype, monkeypatch):
+    """By columns and rows of windows: few channels and blocks of them, borders, steps wider than windows."""
+    monkeypatch.setattr(gradient_plan, "separated_seconds", lambda problem: 0.0)
+    monkeypatch.setattr(separable_plan, "SCRATCH", 1 / 64)
+    of = {"layout": "channels_last", "reduction": reduction, "dtype": dtype, "count_padding": False}
+    for shape, kernel, stride, padding, ceil in (
+        ((2, 3, 23, 31), (5, 7), (2, 3), (2, 3), False),
+        ((1, 37, 12, 90), (3, 4), 1, ((0, 2), (3, 1)), True),
+        ((3, 16, 9, 14), (2, 3), (4, 5), ((1, 0), (2, 0)), True),
+        ((1, 130, 61, 20), 7, (3, 2), 0, False),
+        ((2, 5, 40), 4, 2, 1, True),
+    ):
+        p = PoolProblem.of(shape, kernel, stride=stride, padding=padding, ceil_mode=ceil, **of)
+        assert gradient_plan.has_gradient_plan(p)
+        check(p)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_maxima_in_phases(dtype):
+    """Of strides that shuffles take apart, and one that they do not; of columns and then rows."""
+    for kernel, stride, padding in (((7, 6), (2, 3), 3), ((5, 8), (1, 4), (2, 4)), ((2, 9), (3, 9), 1)):
+        check(PoolProblem.of((2, 3, 33, 59), kernel, stride=stride, padding=padding, dtype=dtype))
 
 
 @pytest.mark.parametrize("layout", PLAIN)

@@ -16,14 +16,13 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import dtype_name
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
-from convalgos.cpu.pooling.found_plan import FoundPlan
+from convalgos.cpu.pooling.found_plan import FoundPlan, gradient_of_maxima
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan
 from convalgos.cpu.pooling.places_plan import PlacesPlan, has_places_plan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.pooling.slice_plan import SlicePlan, maxima_of
-from convalgos.cpu.pooling.turned_plan import TurnedPlan, gradient_of_maxima, has_few_channels
 
 
 class PoolKind(NamedTuple):
@@ -70,10 +69,8 @@ class PlannedPool:
         return maxima_of(self.problem)
 
     @cached_attribute
-    def gradient(self) -> GradientPlan | TurnedPlan | None:
+    def gradient(self) -> GradientPlan | None:
         """None where that has no kernels for the windows."""
-        if has_few_channels(self._within):
-            return TurnedPlan(self._within)
         return GradientPlan(self._within) if has_gradient_plan(self._within) else None
 
     @cached_attribute

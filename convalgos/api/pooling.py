@@ -161,7 +161,8 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    dx = _result_array(view, view.array.shape, out, given, view.array, *(() if places is None else (places,)))
+    read = (given, view.array) if places is None else (given, view.array, places)
+    dx = _result_array(view, view.array.shape, out, *read)
     if not (dx.size and given.size):
         dx.fill(0)
     elif places is not None and planned.of_places is not None:
@@ -284,8 +285,10 @@ def _view(name: str, array: Any, layout: str) -> _View:
         raise ValueError(
             f"{name} has shape {given.shape}: it must have 3, 4 or 5 dimensions, (N, C, *spatial)"
         )
-    flags = given.flags
-    if not (flags.c_contiguous and flags.aligned):
+    laid = is_laid(given.flags)
+    if laid and given.dtype.isnative:
+        return _View(given, layout, layout)
+    if not laid:
         other = "channels_last" if layout == "channels_first" else "channels_first"
         turned = np.moveaxis(given, 1, -1) if other == "channels_last" else np.moveaxis(given, -1, 1)
         if is_laid(turned.flags):

@@ -26,6 +26,7 @@ ARRAYS = {  # direction -> what a run reads first and second, and what it writes
 
 LARGEST = 2**60 - 1  # of a size or of padding: more than addresses reach
 LARGEST_STEP = 2**31 - 1  # of a stride or a dilation: times a row it is still an address
+INTS = {int}  # the types of a shape that is one already
 LONGEST_SHOWN = 120  # characters of an argument in an error
 
 Shape = tuple[int, ...]
@@ -85,6 +86,8 @@ def is_sequence(value: Any) -> bool:
 
 
 def shape(name: str, value: Any) -> Shape:
+    if type(value) is tuple and set(map(type, value)) == INTS and min(value) >= 0 and max(value) <= LARGEST:
+        return value  # as arrays have it, and most calls
     if not is_sequence(value):
         raise ValueError(f"{name}={shown(value)} must be a sequence of integers")
     return tuple(integer(name, v, 0) for v in value)

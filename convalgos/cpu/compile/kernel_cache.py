@@ -99,6 +99,7 @@ TOOLKIT = (
     "cpu/elementwise/pixel_vectors.py",
     "cpu/pooling/elements.py",
     "cpu/pooling/maxima.py",
+    "cpu/pooling/phase_maxima.py",
     "cpu/pooling/reductions.py",
     "cpu/sliding/kernels.py",
     "cpu/vectors/fft_codelets.py",

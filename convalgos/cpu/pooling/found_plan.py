@@ -11,7 +11,8 @@ import numpy as np
 
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.maxima import PLACE
-from convalgos.cpu.pooling.maxima_plan import BLOCK_VECTORS, MOST_ELEMENTS
+from convalgos.cpu.pooling.maxima_plan import BLOCK_VECTORS, MOST_ELEMENTS, MaximaPlan
+from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
 from convalgos.cpu.pooling.places_plan import PlacesPlan
 from convalgos.cpu.pooling.runs import in_full_precision, widened
 from convalgos.cpu.pooling.slice_plan import has_slices, maxima_of
@@ -57,3 +58,10 @@ class FoundPlan:
             scattering.run(of_dy, of_dx, places)
         if wide is not dx:
             half.convert(wide, dx)
+
+
+def gradient_of_maxima(problem: PoolProblem) -> MaximaPlan | PhasePlan | FoundPlan:
+    """The plan of a maximum's gradient where there is no `GradientPlan`."""
+    if has_phases(in_full_precision(problem)):
+        return PhasePlan(problem)
+    return FoundPlan(problem) if has_found_plan(problem) else MaximaPlan(problem)

@@ -12,19 +12,24 @@ from convalgos.core.layouts import PLAIN
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.elements import MAX, MEAN
+from convalgos.cpu.pooling.gradient_cost import scattered_seconds, separated_seconds
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
 from convalgos.cpu.pooling.phase_plan import phases_scatter
 from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
-from convalgos.cpu.pooling.tables import FEWEST, POINT, gradient_bands, in_three, meeting, window_counts
+from convalgos.cpu.pooling.separable_plan import separable_runs
+from convalgos.cpu.pooling.tables import POINT, gradient_bands, in_three, meeting, window_counts
 from convalgos.cpu.pooling.tile_plan import TilePlan, has_tiles
-from convalgos.cpu.runtime import half, jit
+from convalgos.cpu.runtime import half
 
 MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
 MOST_WRITTEN = 9  # taps of a window up to which it is code without loops
 # Of channels that a unit of work takes, which lie side by side; and where rows are too few for all threads
 BLOCK_VECTORS, SHARED_VECTORS = 64, 4
+SURE = (
+    0.8  # of the time window by window, from which on gradients are separated: what fits in L2 is predicted
+)
 COPIED = 4  # times the rows of x and dx in a band where these are not copied into scratch
 
 
@@ -52,10 +57,18 @@ class GradientPlan:
         self._of_tiles = TilePlan(problem) if has_tiles(problem) else None
         if self._of_tiles is not None:
             return
+        last, seconds, separated = problem.layout == "channels_last", None, False
+        if last:
+            seconds = scattered_seconds(problem)
+            if not _has_slices(problem):
+                apart = separated_seconds(problem)
+                separated = apart < SURE * seconds
+                seconds = apart if separated else seconds
         # what brings planes into vectors does not convert
-        of = Computed(problem, gradient=True, converts=problem.layout == "channels_last")
+        of = Computed(problem, gradient=True, converts=last, seconds=seconds)
         self._widens = of.widens
-        self._runs = scatter_runs(problem, of, MEAN if problem.reduction == "mean" else MAX)
+        reduction = MEAN if problem.reduction == "mean" else MAX
+        self._runs = (separable_runs if separated else scatter_runs)(problem, of, reduction)
 
     def run(self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray | None = None) -> None:
         """Write dx; all `as_laid`. x: of a maximum."""
@@ -73,7 +86,7 @@ class GradientPlan:
 
 def scatter_runs(problem: PoolProblem, of: Computed, reduction: int) -> KernelRuns:
     """Runs of the kernel for a reduction of `has_gradient_plan`'s windows: MAX, MEAN, or PLACED."""
-    values, kernel = _values(problem, of.kinds, reduction)
+    values, kernel = _values(problem, of.kinds, reduction, of.threads)
     tasks = of.tasks(values["planes"] * values["blocks"] * values["bands"])
     third = {MAX: ("x",), PLACED: ("given",)}.get(reduction, ())
     return KernelRuns(SCATTER_FIELDS, values | of.sizes, kernel, tasks, ("y", "dx", *third))
@@ -85,7 +98,9 @@ def _has_slices(problem: PoolProblem) -> bool:
     return depth.size * depth.kernel != 1
 
 
-def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -> tuple[dict[str, Any], int]:
+def _values(
+    problem: PoolProblem, kinds: tuple[int, int, int], reduction: int, threads: int
+) -> tuple[dict[str, Any], int]:
     """(values of the driver's record, the driver)."""
     size, lanes, _ = kinds
     channels = problem.x_shape[1]
@@ -94,14 +109,14 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int], reduction: int) -
     n = problem.x_shape[0] * depth.size  # of images, or of slices
     planar = problem.layout == "channels_first"
     vectors = n * channels if planar else channels  # elements that lie in the lanes
-    shared = n * (height.size // (FEWEST * height.kernel)) < jit.thread_count()
+    shared = n * (height.size // height.kernel) < threads
     together = SHARED_VECTORS if shared else BLOCK_VECTORS
     block = lanes if planar else min(channels, together * lanes)
     planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (lanes if planar else channels)
     outputs, rows_out = len(width.first), len(height.first)
     apart = (2 * width.size + outputs / height.stride) * block * size / (1 if planar else COPIED)
     row_bytes = apart + (outputs / height.stride * block * size if summed else 0)
-    bands = gradient_bands(height, row_bytes, planes * blocks)
+    bands = gradient_bands(height, row_bytes, planes, blocks, threads)
     windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
     windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps
     columns = np.zeros(outputs, COLUMN)

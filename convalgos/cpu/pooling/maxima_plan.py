@@ -18,7 +18,7 @@ from convalgos.cpu.pooling.maxima import (
     maxima_channels_first,
     maxima_channels_last,
 )
-from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.reductions import UNROLLED, split_stride
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, widened
 from convalgos.cpu.pooling.tables import column_blocks, columns_table, in_three, rows_table
 from convalgos.cpu.runtime import half
@@ -114,4 +114,4 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int], gradient: bool) -
     }  # fmt: skip
     if last:
         return values, maxima_channels_last(*kinds)
-    return values, maxima_channels_first(*kinds, width.stride if width.stride <= SPLIT_STRIDE else 0)
+    return values, maxima_channels_first(*kinds, split_stride(width.stride, lanes))

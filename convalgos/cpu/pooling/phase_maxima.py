@@ -4,7 +4,8 @@ A band of rows of a plane is copied into scratch with its padding, its rows and 
 phases of the stride. Outputs that are neighbours then read neighbours at each tap of their windows, and rows
 of outputs are one long row: vectors are full however short rows are, and shuffles are done once for all taps.
 
-Each output keeps which tap its maximum is, where a gradient adds its dy.
+Each output keeps which tap its maximum is, where a gradient adds its dy. Windows of many taps are gone over
+in two steps: the maxima of each row of x over the columns of windows, and those of these over their rows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 PHASE_FIELDS = fields(
     "x y dx places scratch scratch_bytes stored size tasks planes bands band_table height columns above "
     "before rows_out outputs row_stride back pitch x_phase y_line taps tap_table begins begins_step x_plane "
-    "y_plane sums"
+    "y_plane sums row_taps row_table"
 )
 GROUP_BAND = fields("first end")  # groups of as many rows as the stride: of x with its padding, or of outputs
 TAP = fields("offset number")  # of x in scratch, from the output's place; what its output keeps of it
@@ -67,10 +68,12 @@ def split_into_phases(
 
 @simd.emitter
 def find_maxima(
-    v: Vec, x: Value, maxima: Value, numbers: Value, count: Value, taps: Value, table: Value, begins: Value,
-    begins_step: Value,
+    v: Vec, NUMBERED: int, x: Value, x_numbers: Value, maxima: Value, numbers: Value, count: Value,
+    taps: Value, table: Value, begins: Value, begins_step: Value,
 ) -> None:  # fmt: skip
     """maxima[i] = the largest of x[i + offset] over the taps, numbers[i] = the tap's number, for i < count.
+
+    NUMBERED: x are maxima themselves, whose numbers are added.
 
     Of equal elements the first counts, and of NaN the last, as in torch. Rounded up to UNROLLED vectors.
 
@@ -88,9 +91,11 @@ def find_maxima(
             tap = v.record(v.iadd(table, v.imul(t, TAP.itemsize)), TAP)
             number = words.spread(tap.number)
             for at, total, where in zip(places, totals, found, strict=True):
-                value = v.load(source, v.iadd(at, tap.offset))
+                from_ = v.iadd(at, tap.offset)
+                value = v.load(source, from_)
                 larger = of.exceeds(value, total.value)
-                where.set(v.b.select(larger, number, where.value))
+                here = words.add(words.load(v.pointer(x_numbers), from_), number) if NUMBERED else number
+                where.set(v.b.select(larger, here, where.value))
                 total.set(v.b.select(larger, value, total.value))
         for at, total, where in zip(places, totals, found, strict=True):
             v.store(total.value, v.pointer(maxima), at)
@@ -164,6 +169,33 @@ def split_band(
             )  # fmt: skip
 
 
+@jit.helper
+def find_in_band(
+    SIZE: int, LANES: int, STRIDE: int, args: int, first: int, count: int, x: int, maxima: int, numbers: int
+) -> None:
+    """Maxima and numbers of `count` rows of outputs from `first` on, of x in phases."""
+    a = carray(pointer(args), 1, PHASE_FIELDS)[0]
+    begins = a.begins + first * a.pitch * a.begins_step * INDEX
+    if not a.row_taps:
+        find_maxima(
+            SIZE, LANES, False, x, 0, maxima, numbers, count * a.pitch, a.taps, a.tap_table, begins,
+            a.begins_step,
+        )  # fmt: skip
+        return
+    lines = numbers + a.y_line * INDEX  # (row_stride, x_phase), and their numbers
+    line_numbers = lines + a.row_stride * a.x_phase * SIZE
+    for part in range(a.row_stride):
+        find_maxima(
+            SIZE, LANES, False, x + part * STRIDE * a.x_phase * SIZE, 0, lines + part * a.x_phase * SIZE,
+            line_numbers + part * a.x_phase * INDEX, (count + a.back) * a.pitch, a.taps, a.tap_table,
+            a.begins, 0,
+        )  # fmt: skip
+    find_maxima(
+        SIZE, LANES, True, lines, line_numbers, maxima, numbers, count * a.pitch, a.row_taps, a.row_table,
+        begins, a.begins_step,
+    )  # fmt: skip
+
+
 @jit.specialise
 def phase_maxima(SIZE: int, LANES: int, FORM: int, STRIDE: int) -> jit.Kernel:
     """y and places of x (planes, H, W); or where dx is, y is dy, and dx the gradient.
@@ -191,10 +223,7 @@ def phase_maxima(SIZE: int, LANES: int, FORM: int, STRIDE: int) -> jit.Kernel:
             count = max(0, min(band.end, a.rows_out) - first)
             if count:
                 split_band(SIZE, LANES, FORM, STRIDE, args, plane, first, count + a.back, x)
-                find_maxima(
-                    SIZE, LANES, x, maxima, numbers, count * a.pitch, a.taps, a.tap_table,
-                    a.begins + first * a.pitch * a.begins_step * INDEX, a.begins_step,
-                )  # fmt: skip
+                find_in_band(SIZE, LANES, STRIDE, args, first, count, x, maxima, numbers)
             y = a.y + (plane * a.y_plane + first * a.outputs) * a.stored
             index = (first * a.row_stride - a.above) * a.columns - a.before
             if a.dx:

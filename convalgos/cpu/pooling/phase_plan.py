@@ -9,12 +9,13 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.layout.strided_rows import MOST_STRIDE
 from convalgos.cpu.pooling.elements import FLOAT, FORMS, can_convert
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, TAP, phase_maxima
-from convalgos.cpu.pooling.reductions import SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.reductions import UNROLLED
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, in_full_precision, widened
-from convalgos.cpu.pooling.tables import in_three
+from convalgos.cpu.pooling.tables import POINT, in_three
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
@@ -24,8 +25,10 @@ BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
 # of planes of at least so many vectors
 MOST_TAPS, MOST_OF_LARGE = (16, 8), 8
 LARGE = 32
+SPARSE, MEDIUM = 4, 24  # elements of x for an output, of planes of so many vectors, whatever the taps
 FEW_OUTPUTS = 32  # of a plane, up to which 16-bit floats are converted for vectors of planes
 MOST_SUMS = 1 << 16  # elements of a plane of dx that is rounded: a part of L2
+WORTH = 1.5  # times the steps over columns and then over rows, that the taps of windows gone over so are
 FEWEST = 4  # times the rows that windows of neighbouring bands share, in a band
 
 
@@ -37,7 +40,7 @@ def has_phases(problem: PoolProblem) -> bool:
         and problem.itemsize > 1
         and can_convert(FORMS[problem.dtype])
         and depth.size == depth.kernel == 1
-        and width.stride <= SPLIT_STRIDE
+        and width.stride <= MOST_STRIDE
         and width.before < simd.lanes(8)
     )
 
@@ -53,7 +56,11 @@ def phases_scatter(problem: PoolProblem) -> bool:
     few = 2 * math.prod(problem.x_shape[:2]) <= lanes
     taps, large = height.kernel * width.kernel, height.size * width.size >= LARGE * lanes
     many = taps > (MOST_OF_LARGE if large else MOST_TAPS[problem.dtype == "float64"])
-    return has_phases(in_full_precision(problem)) and (few or (many and width.size >= lanes))
+    many = many and width.size >= lanes
+    sparse = height.stride * width.stride >= SPARSE and height.size * width.size >= MEDIUM * lanes
+    outputs = len(height.first) * len(width.first)
+    worth = (many and outputs >= 2 * lanes) or (sparse and outputs >= 3 * lanes)
+    return has_phases(in_full_precision(problem)) and (few or worth)
 
 
 class PhasePlan(MaximaRuns):
@@ -106,7 +113,10 @@ def _values(
     pitch = max(outputs + aside, -(-(width.before + width.size) // width.stride))
     groups = max(-(-(height.before + height.size) // height.stride), rows_out) if gradient else rows_out
     phases = height.stride * width.stride
-    bands = _bands(groups, back, planes, pitch * size * (phases + 2))
+    taps = height.kernel * width.kernel
+    two_steps = taps >= WORTH * (height.kernel + min(height.stride, height.kernel) * width.kernel)
+    lines = 2 * height.stride if two_steps else 0
+    bands = _bands(groups, back, planes, pitch * size * (phases + 2 + lines))
     most = int((bands["end"] - bands["first"]).max())
     slack = UNROLLED * lanes
     more = back if gradient else 0  # rows of outputs before a band
@@ -114,7 +124,11 @@ def _values(
     x_phase = -(-((rows + 1) * pitch + 2 * slack) // lanes) * lanes
     y_line = -(-((most + more) * pitch + 2 * slack) // lanes) * lanes
     scratch = phases * x_phase * size + y_line * (size + INDEX)
-    taps = _tap_table(height, width, pitch, x_phase)
+    if two_steps:
+        scratch += height.stride * x_phase * (size + INDEX)
+        tables = _tap_table(POINT, width, pitch, x_phase), _row_tap_table(height, width, pitch, x_phase)
+    else:
+        tables = _tap_table(height, width, pitch, x_phase), np.zeros(0, TAP)
     begins = np.zeros(slack, np.int32)
     padded = bool(height.before or width.before)
     if padded:  # numbers count from the first tap, which may lie in the padding
@@ -127,7 +141,8 @@ def _values(
         "planes": planes, "bands": len(bands), "band_table": bands, "height": height.size,
         "columns": width.size, "above": height.before, "before": width.before, "rows_out": rows_out,
         "outputs": outputs, "row_stride": height.stride, "back": back, "pitch": pitch,
-        "x_phase": x_phase, "y_line": y_line, "taps": len(taps), "tap_table": taps,
+        "x_phase": x_phase, "y_line": y_line, "taps": len(tables[0]), "tap_table": tables[0],
+        "row_taps": len(tables[1]), "row_table": tables[1],
         "begins": begins, "begins_step": int(padded),
         "x_plane": height.size * width.size, "y_plane": rows_out * outputs,
         "scratch_bytes": whole_lines(scratch),
@@ -155,3 +170,12 @@ def _tap_table(height: PoolWindows, width: PoolWindows, pitch: int, x_phase: int
         offset = r // height.stride * pitch + s // width.stride
         taps[i] = phase * x_phase + offset, r * width.size + s
     return taps
+
+
+def _row_tap_table(height: PoolWindows, width: PoolWindows, pitch: int, x_phase: int) -> np.ndarray:
+    """`TAP` of the rows of windows, of maxima over their columns."""
+    r = np.arange(height.kernel) * height.dilation
+    table = np.zeros(height.kernel, TAP)
+    table["offset"] = r % height.stride * x_phase + r // height.stride * pitch
+    table["number"] = r * width.size
+    return table

@@ -24,7 +24,7 @@ from convalgos.cpu.pooling.drivers import (
     pool_planes,
 )
 from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN
-from convalgos.cpu.pooling.reductions import COLUMN, SPLIT_STRIDE, UNROLLED
+from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, split_stride
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.tables import (
     POINT,
@@ -122,8 +122,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
             return values | window_counts(depth, height, width, kinds), pool_planes(*kinds)
         if form != FLOAT or not _takes_pixels(n, channels, pixels, width, lanes, size):
             more = _in_rows(depth, height, width, 1, 1, kinds)
-            stride = width.stride if width.stride <= SPLIT_STRIDE else 0
-            return values | more, pool_channels_first(*kinds, stride)
+            return values | more, pool_channels_first(*kinds, split_stride(width.stride, lanes))
         values |= _in_rows(depth, height, width, lanes, lanes, kinds)
         pixels_out = len(depth.first) * len(height.first) * len(width.first)
         more = values["scratch_bytes"] + (pixels + pixels_out + 2 * lanes) * lanes * size
@@ -152,7 +151,7 @@ def _takes_pixels(n: int, channels: int, pixels: int, width: PoolWindows, lanes:
     if channels < lanes // 2 or pixels * lanes * size > SQUARES:
         return False
     outputs = len(width.first)
-    partly = outputs < FILLED * lanes * -(-outputs // lanes) or width.stride > SPLIT_STRIDE
+    partly = outputs < FILLED * lanes * -(-outputs // lanes) or not split_stride(width.stride, lanes)
     shared = n * -(-channels // lanes) >= jit.thread_count()
     return width.size <= (NARROW_IF_PARTLY if partly and shared else NARROW) * lanes
 

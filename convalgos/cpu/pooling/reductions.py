@@ -5,7 +5,7 @@ Offsets and counts are in elements, steps too; x and y are addresses.
 
 from __future__ import annotations
 
-from convalgos.cpu.layout.strided_rows import strided_elements
+from convalgos.cpu.layout.strided_rows import MOST_STRIDE, strided_elements
 from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -14,8 +14,13 @@ from convalgos.cpu.vectors.instructions import Register, ir
 from convalgos.cpu.vectors.simd import Value, Vec
 
 UNROLLED = 4  # vectors that are reduced at a time
-SPLIT_STRIDE = 2  # of windows in a row up to which elements are taken apart by shuffles, by code of its own
+SPLIT_STRIDE = 2  # of windows in a row up to which shuffles take elements apart, in vectors of any length
 COLUMN = fields("first taps")  # of the windows of a column: of x, from the block's first, and how many
+
+
+def split_stride(stride: int, lanes: int) -> int:
+    """The STRIDE of kernels that take elements of a row apart: by so many shuffles, or 0 for one by one."""
+    return stride if stride <= max(SPLIT_STRIDE, min(MOST_STRIDE, lanes // 2)) else 0
 
 
 class Divisor:

@@ -21,6 +21,9 @@ from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
 GRADIENT_PASSES = 4  # of so many forward passes a gradient takes the time, little of it waiting for memory
+SHARED_EARLIER = (
+    2  # times as early as other work, where its own time is known: one kernel is woken for, no more
+)
 
 
 class Computed:
@@ -28,13 +31,20 @@ class Computed:
 
     `widens`: whether its 16-bit floats are converted as whole arrays, as this processor cannot convert them
     in registers. `kinds`: the first three parameters of the kernels. `sizes`: of an element in
-    scratch, and in x.
+    scratch, and in x. `threads`: among how many its work is shared, where it is cut into so many parts.
 
     Args:
         converts: whether the kernels convert floats of 16 bits where this processor can.
+        seconds: that one thread takes, where they are known.
     """
 
-    def __init__(self, problem: PoolProblem, gradient: bool = False, converts: bool = True):
+    def __init__(
+        self,
+        problem: PoolProblem,
+        gradient: bool = False,
+        converts: bool = True,
+        seconds: float | None = None,
+    ):
         form = FORMS[problem.dtype]
         self.widens = not can_convert(form) or (problem.itemsize == 2 and not converts)
         size = {1: 1, 8: 8}.get(problem.itemsize, 4)
@@ -42,11 +52,12 @@ class Computed:
         self.sizes = {"size": size, "stored": size if self.widens else problem.itemsize}
         elements = math.prod(problem.x_shape) + math.prod(problem.y_shape)
         moved = elements * (GRADIENT_PASSES * size if gradient else problem.itemsize)
-        self._parallel = moved / BYTES > SMALL
+        taken = moved / BYTES if seconds is None else SHARED_EARLIER * seconds
+        self.threads = jit.thread_count() if taken > SMALL else 1
 
     def tasks(self, units: int) -> int:
         """Among how many threads so many units of work are shared."""
-        return max(1, min(jit.thread_count(), units)) if self._parallel else 1
+        return max(1, min(self.threads, units))
 
 
 class KernelRuns:

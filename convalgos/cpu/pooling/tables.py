@@ -7,7 +7,6 @@ import numpy as np
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.pooling.drivers import COLUMN_BLOCK, ROW
 from convalgos.cpu.pooling.reductions import COLUMN
-from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.runtime.threads import THREAD_UNITS
 
@@ -85,16 +84,22 @@ def meeting(windows: PoolWindows) -> np.ndarray:
     return found
 
 
-def gradient_bands(height: PoolWindows, row_bytes: float, units: int) -> np.ndarray:
+def gradient_bands(
+    height: PoolWindows, row_bytes: float, planes: int, blocks: int, threads: int
+) -> np.ndarray:
     """`GRADIENT_BAND`: as few as scratch allows, and some for each thread.
+
+    Threads that take blocks of the same pixels wait for each other's cache lines, so each gets rows of its
+    own, even few ones.
 
     Args:
         row_bytes: of scratch, for a row of dx.
-        units: of work that there are in each band.
+        planes, blocks: units of work that there are in each band.
     """
-    wanted = -(-THREAD_UNITS * jit.thread_count() // units)
+    wanted = -(-THREAD_UNITS * threads // (planes * blocks)) if threads > 1 else 1
     rows = min(int(BAND_SCRATCH // row_bytes), -(-height.size // wanted))
-    count = -(-height.size // min(height.size, max(rows, FEWEST * height.kernel)))
+    own = max(height.kernel, -(-height.size * planes // threads)) if threads > 1 else height.size
+    count = -(-height.size // min(height.size, max(rows, min(own, FEWEST * height.kernel))))
     ends = [height.size * i // count for i in range(count + 1)]
     met = meeting(height)
     table = np.zeros(count, GRADIENT_BAND)

@@ -13,15 +13,17 @@ from convalgos.cpu.pooling import (
     phase_maxima,
     placed_gradients,
     scattered_gradients,
+    separable_gradients,
     slice_maxima,
     tile_gradients,
 )
 from convalgos.cpu.pooling.elements import FORMS, MAX, MEAN
-from convalgos.cpu.pooling.reductions import SPLIT_STRIDE
+from convalgos.cpu.pooling.reductions import split_stride
 from convalgos.cpu.pooling.scattered_gradients import PLACED
 from convalgos.cpu.vectors import simd
 
 WINDOWS = (1, 2), (1, 3), (2, 2), (3, 3), (0, 0)  # rows and columns whose gradients are listed; 0: of any
+STRIDES = 1, 2, 3  # of windows with channels first; 0: of any
 ITEM_BYTES = {"float64": 8, "int8": 1, "uint8": 1}  # that are computed in; of all others 4
 
 
@@ -41,19 +43,21 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
             yield blocks.pool_blocks, (size, min(simd.lanes(size), simd.lanes(4)), FORMS[dtype], reduction)
             if FORMS[dtype] == FORMS["float32"]:
                 yield drivers.pool_in_pixels, (*kinds, reduction)
-            for stride in range(SPLIT_STRIDE + 1):
+            for stride in sorted({split_stride(s, kinds[1]) for s in STRIDES} | {0}):
                 yield drivers.pool_channels_first, (*kinds, reduction, stride)
         yield maxima.maxima_channels_last, kinds
-        for stride in range(SPLIT_STRIDE + 1):
+        for stride in sorted({split_stride(s, kinds[1]) for s in STRIDES} | {0}):
             yield maxima.maxima_channels_first, (*kinds, stride)
         if FORMS[dtype] == FORMS["float32"]:
             yield slice_maxima.slice_maxima, kinds[:2]
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else ():  # of floating-point numbers
+            yield separable_gradients.separable_gradient, (*kinds, reduction)
             for planes, tiles, window in product((False, True), (False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, reduction, planes, tiles, *window)
         for each in range(2) if dtype in DTYPES["mean"] else ():
             yield placed_gradients.add_gradient_at_places, (*kinds, each)
-            yield phase_maxima.phase_maxima, (*kinds, 1 + each)
+        for stride in STRIDES if dtype in DTYPES["mean"] else ():
+            yield phase_maxima.phase_maxima, (*kinds, stride)
         if FORMS[dtype] == FORMS["float32"]:
             for planes in (False, True):
                 yield tile_gradients.tile_gradient, (*kinds[:2], 1 + planes, 2)
