@@ -40,13 +40,13 @@ def scatter_share(SIZE: int, LANES: int) -> jit.Kernel:
                 carray(pointer(a.wrong), 1, np.int64)[0] = 1
             else:
                 to = a.y + i0 * a.x0 + i1 * a.x1 + i2 * a.x2 + i3 * a.x3 + place * a.step
-                add_run(SIZE, LANES, a.updates + run * a.run * SIZE, to, a.run)
+                add_updates(SIZE, LANES, a.updates + run * a.run * SIZE, to, a.run)
 
     return scatter_share
 
 
 @simd.emitter
-def add_run(v: Vec, x: Value, y: Value, count: Value) -> None:
+def add_updates(v: Vec, x: Value, y: Value, count: Value) -> None:
     """y += x."""
     source, to = v.pointer(x), v.pointer(y)
     each_vector_of_row(v, count, lambda load, store: store(to, v.fadd(load(to), load(source))))
