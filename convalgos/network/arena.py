@@ -11,6 +11,7 @@ behind what theirs take of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,15 +21,7 @@ import numpy as np
 from convalgos.core.allocator import ALIGNMENT, whole_lines
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Convolution, NetworkGraph
-from convalgos.network.packing import (
-    Above,
-    Buffer,
-    TimedBytes,
-    most_alive,
-    place_buffers,
-    placed_above,
-    what_lies_above,
-)
+from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers, place_in_order
 from convalgos.network.planned import Planned, PlannedStep, Sharing
 from convalgos.network.sharing import found_sharing, takes_strides, value_bytes
 
@@ -48,24 +41,23 @@ def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = N
     """
     if known is not None and known.sharing is not None and _still_shares(planned, known, known.sharing):
         waste = WIDER * known.arena_bytes / max(1, known.sharing.least)
-        key = "above", "in the arena"
-        above = known.made_like.get(key)
-        if above is None:
-            places: list[Any] = [known.places[root] for root in known.sharing.times]
-            above = known.made_like[key] = what_lies_above(_buffers(known, known.sharing), places)
-        placed = _placed_by(planned, known.sharing, waste, above)
+        places: list[Any] = [known.places[root] for root in known.sharing.times]
+        lowest_first = sorted(range(len(places)), key=places.__getitem__)
+        placed = _placed_by(planned, known.sharing, waste, lowest_first)
         assert placed.sharing is not None
         if placed.arena_bytes <= waste * placed.sharing.least:
             return placed
     return _placed_by(planned, found_sharing(planned, graph))
 
 
-def _placed_by(planned: Planned, sharing: Sharing, waste: float = 1.0, above: Above | None = None) -> Planned:
+def _placed_by(
+    planned: Planned, sharing: Sharing, waste: float = 1.0, tried: Sequence[int] | None = None
+) -> Planned:
     """A plan with places, where it is known which values share memory.
 
     Args:
         waste: of `place_buffers`.
-        above: what lay above what in a plan for other sizes, which is tried first.
+        tried: an order of the buffers that is tried first.
     """
     buffers, scratches = _buffers(planned, sharing), _scratches(planned)
     scratch, alive = max((nbytes for nbytes, *_ in scratches), default=0), most_alive(buffers)
@@ -74,8 +66,8 @@ def _placed_by(planned: Planned, sharing: Sharing, waste: float = 1.0, above: Ab
     else:
         least = most_alive([*buffers, *scratches])
     order, total = sharing.order, math.inf
-    if above is not None:
-        offsets, total = placed_above(buffers, scratches, above)
+    if tried is not None:
+        offsets, total = place_in_order(buffers, tried, scratches)
     if total > waste * least:
         offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
     begins = dict(zip(sharing.times, offsets, strict=True))

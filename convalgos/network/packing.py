@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 TURNS = 8  # of each order, in which the highest of the turn before goes first
@@ -82,7 +82,7 @@ def place_buffers(
     for number in sorted(range(len(ORDERS)), key=lambda n: n != order):
         taken = sorted(range(len(buffers)), key=lambda i: ORDERS[number](buffers[i]))
         for _ in range(TURNS):
-            places, end = _packed(buffers, taken, first)
+            places, end = place_in_order(buffers, taken, first)
             if end < total:
                 best, total, found = places, end, number
             if end <= enough:
@@ -91,9 +91,16 @@ def place_buffers(
     return best, int(total), found
 
 
-def _packed(
+def place_in_order(
     buffers: Sequence[Buffer], order: Sequence[int], at_begin: Sequence[Buffer]
 ) -> tuple[list[int], int]:
+    """(where each buffer begins, bytes of all) where they take the tightest gaps in a given order.
+
+    In that of the places that buffers of the same times have in other sizes, they come to lie as there.
+
+    Args:
+        at_begin: the `first` of `place_buffers`.
+    """
     places, total = [0] * len(buffers), max((buffer.nbytes for buffer in at_begin), default=0)
     placed = sorted(part for buffer in at_begin for part in buffer.parts)
     for i in order:
@@ -121,66 +128,3 @@ def _forbidden(parts: Sequence[TimedBytes], placed: Sequence[TimedBytes]) -> lis
     if len(parts) > 1:
         found.sort()
     return found
-
-
-Above = Sequence[
-    tuple[int, Sequence[int]]
-]  # buffers in their order from the begin on, and what each lies above
-
-
-def what_lies_above(buffers: Sequence[Buffer], places: Sequence[int]) -> Above:
-    """Each buffer with those in use at the same time that it lies above, each behind these.
-
-    Parts may lie in gaps of other buffers, so that either has a part above the other: there is no order then,
-    and all buffers lie above nothing, which `placed_above` does not take.
-    """
-    found: list[tuple[int, list[int]]] = []
-    for i in sorted(range(len(buffers)), key=lambda n: (places[n], n)):
-        below = []
-        for j, _ in found:
-            spaces = list(_spaces(buffers[j].parts, buffers[i].parts))
-            if any(places[j] + space > places[i] for space in spaces):
-                return ()
-            if spaces:
-                below.append(j)
-        found.append((i, below))
-    return found
-
-
-def placed_above(buffers: Sequence[Buffer], first: Sequence[Buffer], above: Above) -> tuple[list[int], float]:
-    """(where each buffer begins, bytes of all) with each as low as it may lie above the same ones as others
-    of the same times did, in the sizes that they have now; infinite where that is not known.
-
-    Args:
-        first: as those of `place_buffers`.
-    """
-    places, total = [0] * len(buffers), max((buffer.nbytes for buffer in first), default=0)
-    if len(above) < len(buffers):
-        return places, math.inf
-    at_begin = [0] * (1 + max((buffer.last for buffer in (*buffers, *first)), default=0))  # bytes, by step
-    for nbytes, begin, end, _ in first:
-        at_begin[begin : end + 1] = [max(nbytes, n) for n in at_begin[begin : end + 1]]
-    ends = [0] * len(buffers)  # of those that are in use as a whole
-    for i, below in above:
-        nbytes, begin, end, times = buffers[i]
-        if times:
-            at = max(0, *(max(at_begin[part.first : part.last + 1]) - part.begin for part in times))
-        else:
-            at = max(at_begin[begin : end + 1])
-        for j in below:
-            if times or buffers[j].times:
-                for space in _spaces(buffers[j].parts, buffers[i].parts):
-                    at = max(at, places[j] + space)
-            elif ends[j] > at:
-                at = ends[j]
-        places[i], ends[i] = at, at + nbytes
-        total = max(total, at + nbytes)
-    return places, total
-
-
-def _spaces(below: Sequence[TimedBytes], above: Sequence[TimedBytes]) -> Iterator[int]:
-    """From the begin of a buffer to that of another above it, at least, for each two parts of one time."""
-    for _, end, first, last in below:
-        for begin, _, other_first, other_last in above:
-            if first <= other_last and other_first <= last:
-                yield end - begin
