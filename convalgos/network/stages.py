@@ -63,7 +63,7 @@ def stages_of(graph: NetworkGraph) -> list[NetworkStage]:
 
 
 class StagedRun(Generic[Part]):
-    """RunsStage a network in stages.
+    """Runs a network in stages.
 
     Args:
         make: a network of the steps of one.
