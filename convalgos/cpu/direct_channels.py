@@ -30,7 +30,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panels
 from convalgos.cpu.gemm.outer_blocking import OuterBlocking, outer_blocking
 from convalgos.cpu.gemm.outer_driver import CHANNEL_ARGUMENTS, store_channels, sum_channels
-from convalgos.cpu.gemm.outer_tiles import add_run, pack_channels, sum_outer_tiles
+from convalgos.cpu.gemm.outer_tiles import pack_channels, sum_outer_tiles
+from convalgos.cpu.gemm.tile_sums import add_tile
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
 from convalgos.cpu.runtime.threads import plan_threads
@@ -91,7 +92,7 @@ def _fields(cut: OuterBlocking, tasks: int) -> dict[str, int | np.ndarray]:
         "sum_tiles": sum_outer_tiles(size, lanes, cut.rows, vectors),
         "sum_narrow": sum_outer_tiles(size, lanes, cut.rows, narrow),
         "pack": pack_channels(size, lanes, vectors), "pack_narrow": pack_channels(size, lanes, narrow),
-        "add_run": add_run(size, lanes), "store_run": panels.store_run(size, lanes),
+        "add_tile": add_tile(size, lanes), "store_run": panels.store_run(size, lanes),
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from convalgos.core.allocator import whole_lines
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import outer_tiles
+from convalgos.cpu.gemm import outer_tiles, tile_sums
 from convalgos.cpu.gemm.dealt_panels import DealtPanels, panel_widths
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import simd
@@ -179,7 +179,7 @@ def _dealt(cut: OuterBlocking, threads: int, limit: int) -> OuterBlocking:
 def outer_kernels(size: int) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
     """(factory, parameters) of the kernels that any cut may ask for, of elements of so many bytes."""
     lanes, table = simd.lanes(size), OUTER_TILES[vector_bytes()]
-    yield outer_tiles.add_run, (size, lanes)
+    yield tile_sums.add_tile, (size, lanes)
     for vectors in range(1, max(table) + 1):
         yield outer_tiles.pack_channels, (size, lanes, vectors)
         for rows in range(2, max(most for widest, most in table.items() if widest >= vectors) + 1, 2):

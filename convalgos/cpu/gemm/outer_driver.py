@@ -15,7 +15,7 @@ from convalgos.cpu.vectors.simd import LINE, call, carray, pointer, zero_bytes
 CHANNEL_ARGUMENTS = arguments(
     "size lanes pixels block parts groups row_blocks panel_blocks filters columns vectors panels widest "
     "padded k o p q x_n x_d x_h x_w dw_group dw_row dw_column tasks packed_bytes spread in_place row_tiles "
-    "sum_tiles sum_narrow pack pack_narrow add_run store_run"
+    "sum_tiles sum_narrow pack pack_narrow add_tile store_run"
 )
 
 
@@ -154,7 +154,7 @@ def store_outer_panel(a: Any, unit: ChannelUnit, panel: int) -> None:
     first, width = columns_of(a, panel)
     sums = channel_sums(a, unit, 0, panel)
     for part in range(1, a.parts):
-        call(a.add_run, (sums, channel_sums(a, unit, part, panel), unit.rows * width))
+        call(a.add_tile, (channel_sums(a, unit, part, panel), sums, unit.rows * width // a.lanes))
     to = a.y + (unit.group * a.dw_group + first * a.dw_column + unit.row * a.dw_row) * a.size
     columns = min(width, a.columns - first)
     call(a.store_run, (sums, width, unit.rows, columns, a.bias, 0, 0, to, a.dw_column, a.dw_row))

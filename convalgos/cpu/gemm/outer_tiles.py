@@ -126,22 +126,3 @@ def pack_channels(SIZE: int, LANES: int, VECTORS: int) -> jit.Kernel:
         copy_panel(SIZE, LANES, VECTORS, source, step, pixels, columns, target)
 
     return pack_channels
-
-
-@simd.emitter
-def add_sums(v: Vec, sums: Value, part: Value, count: Value) -> None:
-    """sums[:count] += part[:count], in whole vectors."""
-    to, from_ = v.pointer(sums), v.pointer(part)
-    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
-        at = v.imul(i, v.lanes)
-        v.store(v.fadd(v.load(to, at), v.load(from_, at)), to, at)
-
-
-@jit.specialise
-def add_run(SIZE: int, LANES: int) -> jit.Kernel:
-    """sums[:count] += part[:count]; count: a multiple of the lanes."""
-
-    def add_run(sums: int, part: int, count: int) -> None:
-        add_sums(SIZE, LANES, sums, part, count)
-
-    return add_run

@@ -14,7 +14,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panel_packing, panels, strassen_tiles
+from convalgos.cpu.gemm import panel_packing, panels, strassen_tiles, tile_sums
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.strassen_cut import StrassenCut
 from convalgos.cpu.gemm.strassen_driver import STRASSEN_ARGUMENTS, sum_parts
@@ -52,7 +52,7 @@ class StrassenPlan(RegisterFinish):
             "tasks": tasks, "steps": steps, "step_count": len(steps), "zeros": aligned_zeros(lanes, p.dtype),
             "pack": strassen_tiles.pack_sums(size, lanes, side, int(masked)),
             "sum_whole": strassen_tiles.sum_step(size, lanes, cut.rows, cut.vectors), "sum_less": less,
-            "add": strassen_tiles.add_tile(size, lanes), "in_planes": int(self._in_planes),
+            "add": tile_sums.add_tile(size, lanes), "in_planes": int(self._in_planes),
             "store": (panels.store_run if self._in_planes else strassen_tiles.store_summed)(size, lanes),
             **cut.scratch_fields(), **self.limit_fields(p),
         }  # fmt: skip

@@ -176,25 +176,6 @@ def sum_step(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> jit.Kernel:
 
 
 @emitter
-def add_more(v: Vec, more: Value, target: Value, count: Value) -> None:
-    """target[:] += more[:], for so many vectors."""
-    source, to = v.pointer(more), v.pointer(target)
-    with v.loop(count) as i:
-        at = v.imul(i, v.lanes)
-        v.store(v.fadd(v.load(to, at), v.load(source, at)), to, at)
-
-
-@jit.specialise
-def add_tile(SIZE: int, LANES: int) -> jit.Kernel:
-    """`add_more`."""
-
-    def add_tile(more: int, target: int, count: int) -> None:
-        add_more(SIZE, LANES, more, target, count)
-
-    return add_tile
-
-
-@emitter
 def store_columns(
     v: Vec, sums: Value, width: Value, rows: Value, columns: Value, bias: Value, added: Value, limits: Value,
     y: Value, y_step: Value,

@@ -50,6 +50,7 @@ from convalgos.cpu.gemm import (
     strassen_driver,
     strassen_scheme,
     strassen_tiles,
+    tile_sums,
     word_driver,
     word_outputs,
     word_packing,
@@ -230,7 +231,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(strassen_tiles.sum_filter_panels, size, lanes, side, vectors)
     for side, masked in product(strassen_scheme.SIDES, (0, 1)):
         yield _kernel(strassen_tiles.pack_sums, size, lanes, side, masked)
-    for factory in (strassen_tiles.add_tile, strassen_tiles.store_summed, strassen_driver.sum_parts):
+    for factory in (tile_sums.add_tile, strassen_tiles.store_summed, strassen_driver.sum_parts):
         yield _kernel(factory, size, lanes)
     for rows in gemv.ROWS:
         yield _kernel(gemv.multiply_rows, size, lanes, rows)
