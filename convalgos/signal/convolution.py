@@ -32,6 +32,7 @@ from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
+MOST_AXES = 3  # that plans convolve
 ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
@@ -145,6 +146,9 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
 
 def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
+    if method == "fft" and type(in1) is type(in2) is np.ndarray:
+        if (y := _product(in1, in2, mode, None)) is not None:
+            return y
     in1, in2 = without_halves(in1, in2)
     arrays = _arrays(in1, in2)
     if arrays is None or method not in METHODS:
@@ -152,6 +156,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     x, w = arrays
     dtype = np.result_type(x, w)
     if dtype.kind == "b" or (mode == "valid" and larger(x.shape, w.shape) is None):
+        return None
+    if x.ndim > MOST_AXES and _convolved(x, w) > MOST_AXES:
         return None
     if (order := longest_last(x.shape, w.shape, mode)) is not None:
         x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
@@ -193,12 +199,18 @@ def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.nd
     """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
     if method == "fft":
         return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
+    alike = mode != "valid" and short_signals.are_alike(zip(x.shape, w.shape, strict=True))
     if x.dtype.kind == w.dtype.kind == "f":
-        return long_signal(x, w, mode)
-    if (y := few_complex(x, w, mode)) is not None:
+        if (y := long_signal(x, w, mode)) is not None:
+            return y
+        whole = x.ndim > 1 and alike
+    elif (y := few_complex(x, w, mode)) is not None:
         return y
-    both = x.dtype.kind == w.dtype.kind and method == "auto"
-    return short_signals.transformed(x, w, mode) if both and all_finite(x) and all_finite(w) else None
+    else:
+        whole = alike or x.dtype.kind == w.dtype.kind
+    if not whole or method != "auto" or not (all_finite(x) and all_finite(w)):
+        return None
+    return short_signals.transformed(x, w, mode)
 
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
@@ -226,6 +238,8 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         return y  # transforms spread what is not finite
     if (y := short_signals.transformed(x, w, mode, axes)) is not None:
         return y
+    if x.ndim > MOST_AXES and _convolved(x, w, axes) > MOST_AXES:
+        return None
     dtype = np.float32 if single else np.float64
     taps = math.prod(min(x.shape[i], w.shape[i]) for i in (range(x.ndim) if axes is None else axes))
     sums = taps <= SUMMED_TAPS and all_finite(x) and all_finite(w)  # transforms spread what is not finite
@@ -254,6 +268,12 @@ def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray |
         ]
         return y[tuple(crops)].copy()
     return y
+
+
+def _convolved(x: np.ndarray, w: np.ndarray, axes: set[int] | None = None) -> int:
+    """How many axes are convolved; along those of length 1 it is a product."""
+    pairs = zip(x.shape, w.shape, strict=True)
+    return sum(1 not in pair and (axes is None or i in axes) for i, pair in enumerate(pairs))
 
 
 def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:

@@ -8,6 +8,7 @@ sorts.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,13 @@ FEW_OF_VOLUMES = 1 << 10  # and of more axes
 DOTS = 8  # outputs that are no more than dot products
 REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
 COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
+# The same where one array is less than so many times as long as the other, along each axis: blocks save little
+ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and along several axes
+# complex, of lines in single and double precision, and along several axes
+ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9
+FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
-ONE_THREAD = 1 << 16  # elements that are transformed before a second thread has begun
+ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
 SINGLE = frozenset("fF")
@@ -53,7 +59,7 @@ def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
 
 def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> np.ndarray | None:
     """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite."""
-    arrays = _arrays(in1, in2)
+    arrays = _arrays(in1, in2, 32)
     if arrays is None or mode not in ("full", "same", "valid"):
         return None
     x, w = arrays
@@ -80,15 +86,19 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     if mode == "valid" and larger(*zip(*inside, strict=True)) is None:
         return None
     full = [n + k - 1 for n, k in inside]
-    is_real = x.dtype.kind == w.dtype.kind == "f"
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    most = REAL_ELEMENTS if is_real else COMPLEX_ELEMENTS
-    if elements > most[x.ndim - 1]:
+    complexes = (x.dtype.kind == "c") + (w.dtype.kind == "c")
+    if not _is_whole(inside, others, elements, complexes, single):
         return None
-    lengths = [scipy.fft.next_fast_len(n, is_real) for n in full]
+    lengths = [scipy.fft.next_fast_len(n, complexes == 0) for n in full]
     y = _cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
     crops = [_crop(mode, *pair) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
-    return np.array(y[tuple(crops)], order="C")
+    return np.array(y[tuple(crops)], order="C", copy=None if mode == "full" else True)
+
+
+def are_alike(pairs: Iterable[tuple[int, int]], times: int = ALIKE) -> bool:
+    """Whether one size is less than some times the other, in all pairs."""
+    return all(max(pair) < times * min(pair) for pair in pairs)
 
 
 def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
@@ -116,8 +126,35 @@ def few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray]
 # --- inside ----------------------------------------------------------------------------------
 
 
-def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both inputs, where they are plain arrays or lists of numbers, of one to three axes and not empty."""
+def _is_whole(
+    inside: list[tuple[int, int]], others: list[tuple[int, int]], elements: int, complexes: int, single: bool
+) -> bool:
+    """Whether no plan is faster than transforms of whole arrays.
+
+    Args:
+        inside: sizes of both arrays along the axes that are convolved.
+        others: those along other axes.
+        elements: of the full convolution.
+        complexes: how many of both arrays are complex; plans transform one of real numbers once.
+    """
+    axes, lines = min(len(inside) + len(others), 3) - 1, len(inside) == 1
+    if len(inside) > 3:
+        return are_alike(inside, ALIKE_COMPLEX_IMAGES)
+    if elements <= (REAL_ELEMENTS[axes], FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
+        return True
+    if complexes == 2:
+        longest = ALIKE_COMPLEX_LINES[not single]
+        return are_alike(inside, ALIKE_COMPLEX if lines else ALIKE_COMPLEX_IMAGES) and (
+            not lines or sum(inside[0]) <= longest
+        )
+    if lines:
+        groups = bool(others) and all(n == k > 1 for n, k in others)
+        return groups and not complexes and elements <= ALIKE_LINES and are_alike(inside)
+    return (complexes == 1 or elements <= ALIKE_ELEMENTS) and are_alike(inside)
+
+
+def _arrays(in1: Any, in2: Any, axes: int = 3) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both inputs, where they are plain arrays or lists of numbers, of some axes at most and not empty."""
     if type(in1) in (list, tuple):
         in1 = np.asarray(in1)
     if type(in2) in (list, tuple):
@@ -126,7 +163,7 @@ def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:
         return None
     if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS:
         return None
-    return (in1, in2) if in1.size and in2.size and 0 < in1.ndim == in2.ndim < 4 else None
+    return (in1, in2) if in1.size and in2.size and 0 < in1.ndim == in2.ndim <= axes else None
 
 
 def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:

@@ -36,6 +36,7 @@ FEW_TIMES = 1 << 8  # pixels that SciPy multiplies by single taps before we have
 NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
+SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 REAL_TAPS = {("F", "f", "f"), ("D", "d", "d")}  # types of images and filters that the same call serves
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -179,6 +180,9 @@ def _unbordered(
 ) -> Small | None:
     if not 0 < len(x_shape) == len(w_shape) < 4 or 0 in x_shape or 0 in w_shape:
         return None
+    if 1 < len(x_shape) and x_shape[-1] == w_shape[-1] == 1:  # vectors are filled along the last axis
+        made = _unbordered(dtype, x_shape[:-1], w_shape[:-1], correlates, mode)
+        return made and _without_last(made, x_shape[:-1], w_shape[:-1])
     pairs = [(1, 1)] * (2 - len(x_shape)) + list(zip(x_shape, w_shape, strict=True))
     swapped = math.prod(w_shape) > math.prod(x_shape)
     if mode == "valid" and swapped:
@@ -189,6 +193,9 @@ def _unbordered(
     if mode != "valid" and swapped:
         pairs = [(k, n) for n, k in pairs]
     (_, outputs), (n, taps) = wanted[-1], pairs[-1]
+    if min(math.prod(x_shape), math.prod(w_shape)) == 1 and not (mode == "same" and swapped):
+        if max(math.prod(x_shape), math.prod(w_shape)) > SCALED:
+            return Small(_scaled, 0, x_shape if not swapped else w_shape, None, swapped)
     if len(x_shape) == 1 and outputs <= DOTS and taps >= TAPS_OF_DOTS:
         return Small(_dots if swapped or not correlates else _dots_correlated, 0, (outputs,), None, swapped)
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
@@ -196,6 +203,24 @@ def _unbordered(
     places = reads("constant", pairs, wanted)
     made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, rows=pairs[-2][0])
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
+
+
+def _without_last(made: Small, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> Small:
+    """The same for arrays that have one more axis, of a single element."""
+    of_x, of_w = (w_shape, x_shape) if made.swapped else (x_shape, w_shape)
+
+    def call(address: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> Any:
+        called = made.call(address, x.reshape(of_x), w.reshape(of_w), y.reshape(made.shape))
+        return None if called is None else y
+
+    return made._replace(call=call, shape=(*made.shape, 1))
+
+
+def _scaled(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A single tap times all elements."""
+    with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
+        np.multiply(x, w.reshape(-1)[0], out=y.reshape(x.shape))
+    return y
 
 
 def _dots(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -45,10 +45,11 @@ def small_without_feedback(function: Function) -> Function:
         if type(b) is type(x) is np.ndarray and not other and b.ndim == 1:
             if type(a) in (list, np.ndarray) and np.size(a) > 1:
                 return scipy.signal.lfilter(b, a, x, axis, zi)
+            inside = type(axis) is int and -x.ndim <= axis < x.ndim
             if zi is not None:
-                both = _with_state(b, a, x, zi) if axis in (-1, 0) else None
+                both = _with_state(b, a, x, axis, zi) if inside else None
                 return function(b, a, x, axis, zi) if both is None else both
-            if type(axis) is int and -x.ndim <= axis < x.ndim and (y := _lines(b, a, x, axis)) is not None:
+            if inside and (y := _lines(b, a, x, axis)) is not None:
                 return y
         return function(b, a, x, axis, zi, **other)
 
@@ -90,19 +91,27 @@ def small_unchanged(function: Function) -> Function:
 
 def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None:
     """x filtered along an axis by b (k,) / a; None where a is not one number, or nothing is kept."""
+    if (common := _in_common(b, a, x)) is None:
+        return None
+    return _kept_lines(*common, axis, 0)
+
+
+def _in_common(
+    b: np.ndarray, a: Any, x: np.ndarray, other: str = ""
+) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
+    """b / a and x in the type that they and another one promote to, and that; None of other divisors."""
     wide, divisor = x.dtype, 1
     if type(a) is np.ndarray:
         if a.size != 1 or a.ndim > 1:
             return None
-        types, divisor = b.dtype.char + a.dtype.char + wide.char, a.item()
+        char, divisor = a.dtype.char, a.item()
     else:
         divisor = a[0] if type(a) is list and len(a) == 1 else a
-        char = OF_PYTHON.get(type(divisor))
-        if char is None:
+        char = OF_PYTHON.get(type(divisor), "")  # a Python number is one of 64 bits, as SciPy has it
+        if not char:
             return None
-        types = b.dtype.char + char + wide.char  # a Python number is one of 64 bits, as SciPy has it
-    if b.dtype is not wide or types[1] != wide.char:
-        mixed = in_common(b, x, types)
+    if b.dtype is not wide or char + other != wide.char * (1 + len(other)):
+        mixed = in_common(b, x, b.dtype.char + char + wide.char + other)
         if mixed is None:
             return None
         b, x, wide = mixed
@@ -111,32 +120,51 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None
             return None
         with np.errstate(all="ignore"):
             b = b / wide.type(divisor)
-    key = x.shape, b.size, id(wide), axis
+    return b, x, wide
+
+
+def _kept_lines(
+    h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind: int
+) -> np.ndarray | None:
+    """x filtered by h, and so many outputs behind it; both are of one type. None where nothing is kept."""
+    key = x.shape, h.size, id(wide), axis, behind
     known = known_calls.get(key, NEW)
     if known is NEW:
-        known = small_call(key, wide, _filtered, *key[:2], axis)
+        known = small_call(key, wide, _filtered, *key[:2], axis, behind)
     if known is None:
         return None
-    y = np.empty(x.shape, wide)
-    if x.ndim > 2 or (x.ndim == 2 and x.shape != known.shape):
-        x = x.reshape(-1, known.shape[-1])
-    return known.call(known.address, x, b, y)  # type: ignore[no-any-return]
+    shape: Any = x.shape
+    if behind:
+        shape = list(shape)
+        shape[axis] += behind
+    y = np.empty(shape, wide)
+    if x.ndim > 1 and x.shape != known.shape:
+        x = x.reshape(known.shape)
+    return known.call(known.address, x, h, y)  # type: ignore[no-any-return]
 
 
-def _with_state(b: np.ndarray, a: Any, x: np.ndarray, zi: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """x (n,) filtered by b (k,) / a, which held zi (k - 1,), and what it holds then; None as of `_lines`."""
-    if x.ndim != 1 or type(zi) is not np.ndarray or zi.shape != (b.size - 1,) or not x.size:
+def _with_state(
+    b: np.ndarray, a: Any, x: np.ndarray, axis: int, zi: Any
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """x filtered by b (k,) / a, which held zi, k - 1 along the axis, and what it holds then; None as above."""
+    k, n = b.size, x.shape[axis]
+    if type(zi) is not np.ndarray or k < 2 or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or not x.size:
         return None
-    divisor = np.asarray(a)
-    if x.size * b.size > PRODUCTS or divisor.size != 1 or divisor.ndim > 1:
+    if (common := _in_common(b, a, x, zi.dtype.char)) is None:
         return None
-    mixed = in_common(b, x, b.dtype.char + divisor.dtype.char + x.dtype.char + zi.dtype.char)
-    if mixed is None:
+    if x.ndim == 1:
+        if n * k > PRODUCTS:
+            return None
+        y: np.ndarray | None = np.convolve(common[1], common[0])  # (n + k - 1,)
+    elif all(s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim):
+        y = _kept_lines(*common, axis, k - 1)  # (..., n + k - 1, ...)
+    else:
         return None
-    h, x, wide = mixed
-    y = np.convolve(x, h / divisor.astype(wide, copy=False))  # (n + k - 1,)
-    y[: h.size - 1] += zi
-    return y[: x.size], y[x.size :]
+    if y is None:
+        return None
+    ahead = (slice(None),) * (axis % x.ndim)
+    y[(*ahead, slice(k - 1))] += zi
+    return y[(*ahead, slice(n))], y[(*ahead, slice(n, None))]
 
 
 def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any]) -> tuple[int, str | None]:
@@ -184,19 +212,23 @@ def _kept_resampled(
     return small_call(key, mixed[2], _rates, x.shape, h.size, up, down, axis, mode, mixed[0].dtype)
 
 
-def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int) -> Small | None:
+def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int, more: int) -> Small | None:
+    """Outputs as many as samples, and more behind them; `shape` is that of x as rows."""
     if 0 in x_shape or not taps or dtype.char not in FLOATING:
         return None
     n, axis = x_shape[axis], axis % len(x_shape)
     ahead, behind = math.prod(x_shape[:axis]), math.prod(x_shape[axis + 1 :])
-    along = sources("constant", n, 1 - taps, n)
+    along = sources("constant", n, 1 - taps, n + more)
     if behind == 1:
-        return small(dtype, (1, taps), [np.arange(ahead), along], True)
+        made = small(dtype, (1, taps), [np.arange(ahead), along], True)
+        return made and made._replace(shape=(ahead, n))
     if ahead * n > LONG_COLUMNS and behind * dtype.itemsize <= vector_bytes() // 4:
         return None
     if ahead == 1:
-        return small(dtype, (taps, 1), [along, np.arange(behind)], True)
-    return small(dtype, (1, taps, 1), [np.arange(ahead), along, np.arange(behind)], True, rows=n)
+        made = small(dtype, (taps, 1), [along, np.arange(behind)], True)
+    else:
+        made = small(dtype, (1, taps, 1), [np.arange(ahead), along, np.arange(behind)], True, rows=n)
+    return made and made._replace(shape=(ahead * n, behind))
 
 
 def _rates(
