@@ -29,7 +29,7 @@ FEW_OF_VOLUMES = 1 << 10  # and of more axes
 DOTS = 8  # outputs that are no more than dot products
 REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
 COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
-# The same where one array is less than so many times as long as the other, along each axis: blocks save little
+# The same where one is less than so many times as long as the other, along each axis: blocks save little
 ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and along several axes
 # complex, of lines in single and double precision, and along several axes
 ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9

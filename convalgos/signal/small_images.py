@@ -180,7 +180,7 @@ def _unbordered(
 ) -> Small | None:
     if not 0 < len(x_shape) == len(w_shape) < 4 or 0 in x_shape or 0 in w_shape:
         return None
-    if 1 < len(x_shape) and x_shape[-1] == w_shape[-1] == 1:  # vectors are filled along the last axis
+    if len(x_shape) > 1 and x_shape[-1] == w_shape[-1] == 1:  # vectors are filled along the last axis
         made = _unbordered(dtype, x_shape[:-1], w_shape[:-1], correlates, mode)
         return made and _without_last(made, x_shape[:-1], w_shape[:-1])
     pairs = [(1, 1)] * (2 - len(x_shape)) + list(zip(x_shape, w_shape, strict=True))
@@ -193,9 +193,9 @@ def _unbordered(
     if mode != "valid" and swapped:
         pairs = [(k, n) for n, k in pairs]
     (_, outputs), (n, taps) = wanted[-1], pairs[-1]
-    if min(math.prod(x_shape), math.prod(w_shape)) == 1 and not (mode == "same" and swapped):
-        if max(math.prod(x_shape), math.prod(w_shape)) > SCALED:
-            return Small(_scaled, 0, x_shape if not swapped else w_shape, None, swapped)
+    least, most = sorted((math.prod(x_shape), math.prod(w_shape)))
+    if least == 1 and most > SCALED and not (mode == "same" and swapped):
+        return Small(_scaled, 0, w_shape if swapped else x_shape, None, swapped)
     if len(x_shape) == 1 and outputs <= DOTS and taps >= TAPS_OF_DOTS:
         return Small(_dots if swapped or not correlates else _dots_correlated, 0, (outputs,), None, swapped)
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):

@@ -123,9 +123,7 @@ def _in_common(
     return b, x, wide
 
 
-def _kept_lines(
-    h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind: int
-) -> np.ndarray | None:
+def _kept_lines(h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind: int) -> np.ndarray | None:
     """x filtered by h, and so many outputs behind it; both are of one type. None where nothing is kept."""
     key = x.shape, h.size, id(wide), axis, behind
     known = known_calls.get(key, NEW)
@@ -146,9 +144,9 @@ def _kept_lines(
 def _with_state(
     b: np.ndarray, a: Any, x: np.ndarray, axis: int, zi: Any
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """x filtered by b (k,) / a, which held zi, k - 1 along the axis, and what it holds then; None as above."""
+    """x filtered by b (k,) / a, which held zi (k - 1 along the axis), and what it holds then; or None."""
     k, n = b.size, x.shape[axis]
-    if type(zi) is not np.ndarray or k < 2 or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or not x.size:
+    if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or k < 2 or not x.size:
         return None
     if (common := _in_common(b, a, x, zi.dtype.char)) is None:
         return None
@@ -156,7 +154,9 @@ def _with_state(
         if n * k > PRODUCTS:
             return None
         y: np.ndarray | None = np.convolve(common[1], common[0])  # (n + k - 1,)
-    elif all(s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim):
+    elif all(
+        s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
+    ):
         y = _kept_lines(*common, axis, k - 1)  # (..., n + k - 1, ...)
     else:
         return None
