@@ -36,6 +36,7 @@ def planned(monkeypatch, request):
         (small_images, "FEW_ALONG"),
         (small_images, "FEW_TIMES"),
         (small_lines, "BYTES_OF_RATES"),
+        (small_lines, "FEW_CONTINUED"),
         (resampling, "FEW_COMPLEX"),
     ):
         monkeypatch.setattr(module, name, 0)

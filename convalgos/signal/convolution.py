@@ -146,8 +146,9 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
 
 def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
-    transformed = method == "fft" and mode != "valid" and type(in1) is type(in2) is np.ndarray
-    if transformed and (y := _product(in1, in2, mode, None)) is not None:
+    transformed = method == "fft" and type(in1) is type(in2) is np.ndarray
+    fit = transformed and (mode != "valid" or 1 in (in1.size, in2.size))
+    if fit and (y := _product(in1, in2, mode, None)) is not None:
         return y
     in1, in2 = without_halves(in1, in2)
     arrays = _arrays(in1, in2)

@@ -1,0 +1,100 @@
+"""Shapes of signals for which `convalgos.signal` takes ways of their own, against SciPy's."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.signal
+
+import convalgos as ca
+from convalgos.signal import small_lines
+
+MODES = ("full", "same", "valid")
+ALIKE = [  # shapes that are transformed whole
+    ("D", (9000,), "D", (11000,)),
+    ("F", (9000,), "F", (2500,)),
+    ("f", (110, 90), "f", (90, 101)),
+    ("D", (130, 60), "d", (80, 61)),
+    ("D", (150, 140), "D", (40, 30)),
+    ("d", (40, 12, 9), "d", (31, 10, 8)),
+    ("d", (5, 6, 17, 4), "f", (4, 3, 5, 2)),
+]
+SINGLE = [  # one tap of many elements, and last axes of one element
+    ("d", (5000,), "d", (1,)),
+    ("h", (70, 70), "h", (1, 1)),
+    ("F", (20, 20, 20), "d", (1, 1, 1)),
+    ("d", (6, 300, 1), "d", (2, 3, 1)),
+    ("F", (400, 1), "F", (7, 1)),
+    ("i", (30, 1, 1), "i", (4, 1, 1)),
+]
+
+
+def array(shape, char, seed):
+    rng = np.random.default_rng(seed)
+    if np.dtype(char).kind == "i":
+        return rng.integers(-99, 99, shape).astype(char)
+    values = rng.standard_normal(shape)
+    return (values + 1j * rng.standard_normal(shape) if char in "FD" else values).astype(char)
+
+
+def check(y, theirs, *told):
+    assert (y.shape, y.dtype) == (theirs.shape, theirs.dtype), told
+    if theirs.dtype.kind == "i":
+        assert np.array_equal(y, theirs), told
+    else:
+        bound = 2e-5 if np.result_type(y, np.float32).char in "fF" else 1e-11
+        error = abs(y - theirs).max(initial=0) / abs(theirs).max(initial=1)
+        assert error <= bound, (error, *told)
+
+
+@pytest.mark.parametrize("of_x, x_shape, of_w, w_shape", ALIKE + SINGLE)
+def test_alike_and_single_arrays(of_x, x_shape, of_w, w_shape):
+    x, w = array(x_shape, of_x, 0), array(w_shape, of_w, 1)
+    for name, (one, two), mode in itertools.product(("convolve", "correlate"), ((x, w), (w, x)), MODES):
+        if mode == "valid" and any(n < k for n, k in zip(x_shape, w_shape, strict=True)):
+            continue
+        for method in ("auto", "fft"):
+            y = getattr(ca.signal, name)(one, two, mode, method)
+            theirs = getattr(scipy.signal, name)(one, two, mode, "direct" if of_x in "hi" else "fft")
+            check(y, theirs.astype(np.result_type(x, w)), name, mode, method)
+
+
+@pytest.mark.parametrize("axes", [0, 1])
+def test_groups_of_like_signals(axes):
+    x, w = array((60, 50), "D", 0), array((60, 50), "d", 1)
+    for a, mode in itertools.product((x, x.real), MODES):
+        y, theirs = (m.fftconvolve(a, w, mode, axes=axes) for m in (ca.signal, scipy.signal))
+        check(y, theirs, mode)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@pytest.mark.parametrize("taps", [2, 5, 30])
+def test_states_of_several_axes(axis, taps):
+    """What the filter holds is given for each line or for all, in the type of the signals or another one."""
+    x, b = array((7, 6, 9), "f", 0).swapaxes(0, 1), array((taps,), "f", 1)
+    whole = [taps - 1 if i == axis % 3 else n for i, n in enumerate(x.shape)]
+    shared = [taps - 1 if i == axis % 3 else 1 for i in range(3)]
+    for shape, char in itertools.product((whole, shared), "fdD"):
+        for a in (1, 2.5, [np.float32(0.5)]):
+            zi = array(shape, char, 2)
+            for y, theirs in zip(
+                *(m.lfilter(b, a, x, axis, zi) for m in (ca.signal, scipy.signal)), strict=True
+            ):
+                check(y, theirs, shape, char, a)
+    wrong = [n + 1 for n in whole]
+    with pytest.raises(ValueError):
+        ca.signal.lfilter(b, 1, x, axis, array(wrong, "f", 2))
+
+
+@pytest.mark.parametrize("mode", sorted(small_lines.CONTINUED))
+def test_short_signals_continued_as_only_scipy_does(mode, monkeypatch):
+    x, h = array((3, 20), "d", 0), array((9,), "d", 1)
+    theirs = scipy.signal.upfirdn(h, x, 3, 2, mode=mode)
+    check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
+    check(ca.signal.upfirdn(h, x, 3, 2, -1, mode), theirs, mode)
+    monkeypatch.setattr(small_lines, "FEW_CONTINUED", 0)
+    check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
+
+
+def test_one_sample_that_is_mirrored_goes_on_as_it_is():
+    assert ca.signal.upfirdn([1.0, 1.0], np.ones((3, 1)), 1, 1, mode="antireflect").tolist() == [[2, 2]] * 3
