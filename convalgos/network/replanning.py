@@ -87,6 +87,7 @@ class _Replanning:
         self._graph = graph
         self._measured = devices.store("cpu").known()
         self._plans: dict[Any, Any] = {}  # of layers that the network has several times
+        self._constraints: dict[str, Constraints] = {}  # of convolutions, by precision
 
     @cached_attribute
     def _graph_steps(self) -> dict[str, Step]:
@@ -203,10 +204,9 @@ class _Replanning:
 
     def _limits_in(self, precision: str) -> Constraints:
         """Of a convolution in a precision; found once."""
-        if precision not in self._plans:
-            self._plans[precision] = limits_of(self._limits, precision)
-        limits: Constraints = self._plans[precision]
-        return limits
+        if precision not in self._constraints:
+            self._constraints[precision] = limits_of(self._limits, precision)
+        return self._constraints[precision]
 
     def _like_nearest(
         self, algorithm: Algorithm, problem: ConvProblem, limits: Constraints, known: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from convalgos.cpu.runtime import jit
@@ -17,6 +19,26 @@ WORD = 4  # bytes that a run of one element has, or more
 GATHER_FIELDS = fields("x places y wrong nbytes step size d0 d1 d2 d3 x0 x1 x2 x3 p0 p1 p2 p3 tasks")
 
 
+class RunStart(NamedTuple):
+    """Where a run begins."""
+
+    x: int  # bytes behind the first one, at place 0
+    place: int  # the address of its place
+
+
+@jit.helper
+def run_start(a: Any, run: int) -> RunStart:
+    """The start of a run of a record that has the dimensions of `GATHER_FIELDS`."""
+    i3 = run % a.d3
+    i2 = run // a.d3 % a.d2
+    i1 = run // (a.d3 * a.d2) % a.d1
+    i0 = run // (a.d3 * a.d2 * a.d1)
+    return RunStart(
+        i0 * a.x0 + i1 * a.x1 + i2 * a.x2 + i3 * a.x3,
+        a.places + (i0 * a.p0 + i1 * a.p1 + i2 * a.p2 + i3 * a.p3) * PLACE,
+    )
+
+
 @jit.specialise
 def gather_share() -> jit.Kernel:
     """The runs of a task."""
@@ -26,14 +48,10 @@ def gather_share() -> jit.Kernel:
         runs = a.d0 * a.d1 * a.d2 * a.d3
         run, end = runs * task // a.tasks, runs * (task + 1) // a.tasks
         while run < end:
-            i3 = run % a.d3
-            i2 = run // a.d3 % a.d2
-            i1 = run // (a.d3 * a.d2) % a.d1
-            i0 = run // (a.d3 * a.d2 * a.d1)
-            count = min(a.d3 - i3, end - run)
-            x = a.x + i0 * a.x0 + i1 * a.x1 + i2 * a.x2 + i3 * a.x3
-            where = a.places + (i0 * a.p0 + i1 * a.p1 + i2 * a.p2 + i3 * a.p3) * PLACE
-            places = carray(pointer(where), count * a.p3 + 1, np.int64)
+            start = run_start(a, run)
+            count = min(a.d3 - run % a.d3, end - run)
+            x = a.x + start.x
+            places = carray(pointer(start.place), count * a.p3 + 1, np.int64)
             y = a.y + run * a.nbytes
             for j in range(count):
                 place = places[j * a.p3]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from convalgos.cpu.elementwise.gathering_kernels import run_start
 from convalgos.cpu.elementwise.matrix_rows import each_vector_of_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer
-
-PLACE = 8  # bytes of a place
 
 # y is a copy of x, of `nbytes`. To it come (d0, d1, d2, d3) runs of `run` elements, which lie one behind the
 # other in `updates`, where `GATHER_FIELDS` has the runs of x; `wrong` as there.
@@ -28,18 +27,14 @@ def scatter_share(SIZE: int, LANES: int) -> jit.Kernel:
         if a.x != a.y:
             copy_bytes(a.y, a.x, a.nbytes)
         for run in range(a.d0 * a.d1 * a.d2 * a.d3):
-            i3 = run % a.d3
-            i2 = run // a.d3 % a.d2
-            i1 = run // (a.d3 * a.d2) % a.d1
-            i0 = run // (a.d3 * a.d2 * a.d1)
-            where = a.places + (i0 * a.p0 + i1 * a.p1 + i2 * a.p2 + i3 * a.p3) * PLACE
-            place = carray(pointer(where), 1, np.int64)[0]
+            start = run_start(a, run)
+            place = carray(pointer(start.place), 1, np.int64)[0]
             if place < 0:
                 place = place + a.size
             if place < 0 or place >= a.size:
                 carray(pointer(a.wrong), 1, np.int64)[0] = 1
             else:
-                to = a.y + i0 * a.x0 + i1 * a.x1 + i2 * a.x2 + i3 * a.x3 + place * a.step
+                to = a.y + start.x + place * a.step
                 add_updates(SIZE, LANES, a.updates + run * a.run * SIZE, to, a.run)
 
     return scatter_share

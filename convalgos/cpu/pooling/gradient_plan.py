@@ -27,9 +27,7 @@ MOST_TAPS = 25  # of windows that overlap, of planes: each tap writes dx again
 MOST_WRITTEN = 9  # taps of a window up to which it is code without loops
 # Of channels that a unit of work takes, which lie side by side; and where rows are too few for all threads
 BLOCK_VECTORS, SHARED_VECTORS = 64, 4
-SURE = (
-    0.8  # of the time window by window, from which on gradients are separated: what fits in L2 is predicted
-)
+SURE = 0.8  # of the time window by window, up to which gradients are separated, as predictions err
 COPIED = 4  # times the rows of x and dx in a band where these are not copied into scratch
 
 

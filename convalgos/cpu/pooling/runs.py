@@ -21,9 +21,7 @@ from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
 GRADIENT_PASSES = 4  # of so many forward passes a gradient takes the time, little of it waiting for memory
-SHARED_EARLIER = (
-    2  # times as early as other work, where its own time is known: one kernel is woken for, no more
-)
+SHARED_EARLIER = 2  # times as early as other work, where its own time is known: one kernel wakes threads once
 
 
 class Computed:

@@ -37,16 +37,17 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
     for dtype in (name for name in DTYPES["max"] if name in wanted):
         size = ITEM_BYTES.get(dtype, 4)
         kinds = size, simd.lanes(size), FORMS[dtype]
+        strides = sorted({split_stride(stride, kinds[1]) for stride in STRIDES} | {0})
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else (MAX,):
             yield drivers.pool_channels_last, (*kinds, reduction)
             yield drivers.pool_planes, (*kinds, reduction)
             yield blocks.pool_blocks, (size, min(simd.lanes(size), simd.lanes(4)), FORMS[dtype], reduction)
             if FORMS[dtype] == FORMS["float32"]:
                 yield drivers.pool_in_pixels, (*kinds, reduction)
-            for stride in sorted({split_stride(s, kinds[1]) for s in STRIDES} | {0}):
+            for stride in strides:
                 yield drivers.pool_channels_first, (*kinds, reduction, stride)
         yield maxima.maxima_channels_last, kinds
-        for stride in sorted({split_stride(s, kinds[1]) for s in STRIDES} | {0}):
+        for stride in strides:
             yield maxima.maxima_channels_first, (*kinds, stride)
         if FORMS[dtype] == FORMS["float32"]:
             yield slice_maxima.slice_maxima, kinds[:2]
