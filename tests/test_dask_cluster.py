@@ -310,7 +310,7 @@ def test_workers_hold_few_rows_of_an_image_that_they_store(chunk, kernel, algori
             y.to_zarr(zarr.create_array(result, dtype="f4", **size) if there else result)
         return held.most
 
-    # Where the system stops one worker for a while, the other goes on, and more is held: the least of some tries.
+    # Where the system stops one worker for a while, the other goes on and more is held: the least of several.
     results = [str(tmp_path / f"result{i}.zarr") for i in range(4)]
     limit = 3.8 * columns * chunk * chunk * 4
     assert any(most_held(result) < limit for result in results)
