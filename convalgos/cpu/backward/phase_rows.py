@@ -15,6 +15,7 @@ from convalgos.cpu.backward.phase_tiles import TILE_STEPS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
+from convalgos.cpu.vectors.lanes import load_lanes
 from convalgos.cpu.vectors.simd import Value, carray, pointer
 
 PLACES = {  # of dy at a time, by the vectors of phases of each
@@ -97,10 +98,7 @@ def phase_row(
             tap = v.iadd(v.isub(v.imul(u, s.ways), s.front), at)
             places = [v.iadd(tap, m * v.lanes) for m in range(VECTORS)]
             reached = [v.window(v.isub(0, t), v.isub(s.taps, t)) for t in places] if some else written
-            weights = [
-                v.load(taps, t) if mask is None else v.load_masked(taps, t, mask)
-                for t, mask in zip(places, reached, strict=True)
-            ]
+            weights = [load_lanes(v, taps, t, mask) for t, mask in zip(places, reached, strict=True)]
             for i, phases in enumerate(sums):
                 scale = v.broadcast(line, v.isub(i, u))
                 for total, weight, mask in zip(phases, weights, reached, strict=True):

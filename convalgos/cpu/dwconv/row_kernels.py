@@ -24,6 +24,7 @@ from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.halves import lines_of, maps
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Register, Value, Vec, call, carray, pointer
 
 # Rows of a tile, by the rows of x between those under two outputs and the stride along rows; and those that
@@ -177,10 +178,7 @@ class _TileWriter:
             if self.lines and isinstance(starts[-1], int) and len(starts) == 2:
                 stored = [(self.lines, 0, finished)]
             for to, start, value in stored:
-                if inside is None:
-                    to.store(value, line, start)
-                else:
-                    to.store_masked(value, line, start, inside)
+                store_lanes(to, value, line, start, inside)
             line = m.at(line, self.between_lines)
 
     def store_some(

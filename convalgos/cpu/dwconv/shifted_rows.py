@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from convalgos.cpu.dwconv.row_lines import line_operands, reads_lines
 from convalgos.cpu.vectors.halves import lines_of
+from convalgos.cpu.vectors.lanes import load_lanes
 from convalgos.cpu.vectors.simd import Register, Value, Vec
 
 REGISTERS = {64: 32, 32: 16, 16: 16}  # of vectors, by their bytes
@@ -102,9 +103,7 @@ def _operands(
         elif n == last:
             few = v.first_lanes(behind(size, stride))
         mask = lanes.get(n - first, few)
-        loaded[n] = (
-            words.load(line, n * v.lanes) if mask is None else words.load_masked(line, n * v.lanes, mask)
-        )
+        loaded[n] = load_lanes(words, line, n * v.lanes, mask)
     split: dict[tuple[int, int], Any] = {}
 
     def phase(p: int, k: int) -> Value:

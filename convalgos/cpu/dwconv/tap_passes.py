@@ -12,6 +12,7 @@ from itertools import product
 from typing import NamedTuple
 
 from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.vectors.lanes import load_lanes
 from convalgos.cpu.vectors.simd import Register, Value, Vec
 
 # Rows of taps that are summed at a time, by the rows of x between those under two outputs; 0: any other
@@ -133,7 +134,7 @@ def _add_column(
             at = m.at(line, shifts.get(k, shifts[0]))
             beside = part * v.lanes + (0 if k in shifts else start * halves)
             mask = lanes.get((k, part))
-            value = m.load(at, beside) if mask is None else m.load_masked(at, beside, mask)
+            value = load_lanes(m, at, beside, mask)
             value = v.even(value) if alone else value
             for o, r in meets:
                 total = sums[o][k * halves + part]

@@ -13,6 +13,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.integers import ROUNDING, ROUNDING_BITS, Integers, bytes_of, words_of
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.packing import (
     added_shorts,
     bytes_of_shorts,
@@ -105,15 +106,12 @@ def change_bytes(v: Vec, OPERATION: int, a: Value, y: Value, count: Value, numbe
     def elements(at: Value, left: Value = None) -> None:
         mask = None if left is None else narrow.mask(left)
         of = v if OPERATION == QUANTISE else narrow
-        loaded = of.load(source, at) if mask is None else of.load_masked(source, at, mask)
+        loaded = load_lanes(of, source, at, mask)
         if OPERATION == QUANTISE:
             store_bytes(v, by.quantised(loaded), narrow.at(to, at), mask)
             return
         value = v.fmul(by.words.floats(by.integers(loaded, by.a_zero)), by.a_scale)
-        if mask is None:
-            v.store(value, to, at)
-        else:
-            v.store_masked(value, to, at, mask)
+        store_lanes(v, value, to, at, mask)
 
     loop_blocks(v, count, v.lanes, elements)
 
@@ -140,9 +138,7 @@ def combine_bytes(
 
     def elements(at: Value, mask: Value = None) -> None:
         def integers(of: Value, zero: Value) -> Value:
-            return by.integers(
-                narrow.load(of, at) if mask is None else narrow.load_masked(of, at, mask), zero
-            )
+            return by.integers(load_lanes(narrow, of, at, mask), zero)
 
         second = integers(more, by.b_zero) if same is None else same
         words = by.finished(numbers_of(integers(source, by.a_zero), second))

@@ -9,6 +9,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import bytes_of, words_of
+from convalgos.cpu.vectors.lanes import load_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, ir, pointer
 
 # Maps of `pixels` elements, of channels that lie side by side where `last`; `begin`: what sums start from.
@@ -46,7 +47,7 @@ def _total(v: Vec, source: Any, step: Any, count: Any, mask: Any) -> Any:
     total = words.register(words.zero())
     with v.loop(count) as n:
         at = v.imul(n, step)
-        loaded = narrow.load(source, at) if mask is None else narrow.load_masked(source, at, mask)
+        loaded = load_lanes(narrow, source, at, mask)
         total.set(words.add(total.value, narrow.resized(loaded, 4, False)))
     return total.value
 

@@ -7,6 +7,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import Integers, words_of
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 PLACE = 8  # bytes of a place
@@ -43,7 +44,7 @@ def find_largest(v: Vec, x: Value, places: Value, channels: Value, step: Value, 
     def chunk(first: Value, vectors: int, mask: Value = None) -> None:
         def loaded(row: Value, i: int) -> Value:
             at = v.iadd(first, i * v.lanes)
-            return v.load(row, at) if mask is None else v.load_masked(row, at, mask)
+            return load_lanes(v, row, at, mask)
 
         best = [v.register(loaded(source, i)) for i in range(vectors)]
         found = [words.register(words.const(0)) for _ in range(vectors)]
@@ -57,9 +58,6 @@ def find_largest(v: Vec, x: Value, places: Value, channels: Value, step: Value, 
                 largest.set(v.b.select(larger, value, largest.value))
         for i, where in enumerate(found):
             at, widened = v.iadd(first, i * v.lanes), v.b.sext(where.value, wide.type)
-            if mask is None:
-                wide.store(widened, to, at)
-            else:
-                wide.store_masked(widened, to, at, mask)
+            store_lanes(wide, widened, to, at, mask)
 
     loop_chunks(v, v, count, UNROLLED, chunk)

@@ -12,6 +12,7 @@ import numpy as np
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer
 
 COPY, ADD, MULTIPLY, SUBTRACT, DIVIDE, SLOPE, SUBTRACTED, DIVIDED = range(8)  # the last two: b - a, b / a
@@ -90,7 +91,7 @@ def _combined_rows(
 
     def elements(row: Value, out: Value, at: Value, mask: Value = None) -> None:
         def loaded(of: Value) -> Value:
-            return v.load(of, at) if mask is None else v.load_masked(of, at, mask)
+            return load_lanes(v, of, at, mask)
 
         value = loaded(row)
         if operation != COPY:
@@ -100,10 +101,7 @@ def _combined_rows(
                 SUBTRACTED: lambda a, b: v.fsub(b, a), DIVIDED: lambda a, b: v.b.fdiv(b, a),
             }  # fmt: skip
             value = how[operation](value, other)
-        if mask is None:
-            v.store(value, out, at)
-        else:
-            v.store_masked(value, out, at, mask)
+        store_lanes(v, value, out, at, mask)
 
     whole = v.idiv(count, v.lanes)
     done = v.imul(whole, v.lanes)

@@ -7,6 +7,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 from convalgos.cpu.vectors.transpose import transpose
 
@@ -56,14 +57,11 @@ def sum_columns(v: Vec, x: Value, y: Value, rows: Value, step: Value, count: Val
             row = v.at(source, v.imul(r, step))
             for i, total in enumerate(sums):
                 at = v.iadd(first, i * v.lanes)
-                value = v.load(row, at) if mask is None else v.load_masked(row, at, mask)
+                value = load_lanes(v, row, at, mask)
                 total.set(v.fadd(total.value, value))
         for i, total in enumerate(sums):
             at, value = v.iadd(first, i * v.lanes), v.fmul(total.value, by)
-            if mask is None:
-                v.store(value, to, at)
-            else:
-                v.store_masked(value, to, at, mask)
+            store_lanes(v, value, to, at, mask)
 
     loop_chunks(v, v, count, UNROLLED, chunk)
 
@@ -96,7 +94,7 @@ def sum_long_rows(v: Vec, x: Value, y: Value, rows: Value, count: Value, scale: 
         def chunk(first: Value, vectors: int, mask: Value = None) -> None:
             for i in range(vectors):
                 at = v.iadd(first, i * v.lanes)
-                value = v.load(row, at) if mask is None else v.load_masked(row, at, mask)
+                value = load_lanes(v, row, at, mask)
                 sums[i].set(v.fadd(sums[i].value, value))
 
         loop_chunks(v, v, count, UNROLLED, chunk)

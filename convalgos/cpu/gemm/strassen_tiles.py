@@ -16,6 +16,7 @@ from convalgos.cpu.gemm.strassen_scheme import PRODUCTS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.activations import activate
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, emitter, pointer
 
 CLIP = KINDS["clip"].code
@@ -193,12 +194,9 @@ def store_columns(
             value = v.fadd(v.load(source, v.imul(i, width)), start)
             if residual:
                 more = v.pointer(added)
-                value = v.fadd(value, v.load(more, at) if mask is None else v.load_masked(more, at, mask))
+                value = v.fadd(value, load_lanes(v, more, at, mask))
             value = activate(v, CLIP, value, low, high)
-            if mask is None:
-                v.store(value, target, at)
-            else:
-                v.store_masked(value, target, at, mask)
+            store_lanes(v, value, target, at, mask)
 
     with v.choose(v.isub(added, 1)) as (more, alone):
         for side, residual in ((more, True), (alone, False)):

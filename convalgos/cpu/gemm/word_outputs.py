@@ -8,6 +8,7 @@ from typing import Any
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import requantise
 from convalgos.cpu.vectors.integers import Integers, rounded_halves, shorts_of, words_of
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.packing import woven_bytes
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 from convalgos.cpu.vectors.transpose import transpose, transpose_few
@@ -107,10 +108,7 @@ def store_pixels(
                 for column, first in zip(columns, firsts, strict=True):
                     value = word.load(source, v.iadd(v.imul(pixel, VECTORS * v.lanes), first))
                     result = word.resized(column.finished(value, pixel), out.size)
-                    if room is None:
-                        out.store(result, at, first)
-                    else:
-                        out.store_masked(result, at, first, room)
+                    store_lanes(out, result, at, first, room)
 
     with v.choose(v.isub(filters, VECTORS * v.lanes)) as (whole, part):
         with whole:

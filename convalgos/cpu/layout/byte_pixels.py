@@ -14,6 +14,7 @@ import numpy as np
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import requantise, simd, transpose
 from convalgos.cpu.vectors.integers import bytes_of, shorts_of, words_of
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec
 
 WORDS, BYTES, FLOATS = range(3)  # what y holds: sums, 8-bit integers, scaled sums
@@ -141,10 +142,8 @@ def _store(v: Vec, kind: int, words: Any, target: Any, index: Any, mask: Any) ->
     """A vector of y from an index of its elements on."""
     if kind == BYTES:
         requantise.store_bytes(v, words, bytes_of(v).at(target, index), mask)
-    elif mask is None:
-        words_of(v).store(words, target, index)
     else:
-        words_of(v).store_masked(words, target, index, mask)
+        store_lanes(words_of(v), words, target, index, mask)
 
 
 @simd.emitter

@@ -10,6 +10,7 @@ from convalgos.cpu.compile import code_generation
 from convalgos.cpu.vectors import halves
 from convalgos.cpu.vectors.instructions import Value, Vec, ir
 from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.lanes import store_lanes
 
 FLOAT, BRAIN, HALF = halves.SAME, halves.BRAIN, halves.HALF  # forms of elements
 SIGNED, UNSIGNED = HALF + 1, HALF + 2
@@ -90,7 +91,4 @@ class PoolElements:
 
     def store(self, value: Value, pointer: Value, offset: Value = 0, mask: Value = None) -> None:
         """Of y."""
-        if mask is None:
-            self.maps.store(value, pointer, offset)
-        else:
-            self.maps.store_masked(value, pointer, offset, mask)
+        store_lanes(self.maps, value, pointer, offset, mask)

@@ -14,6 +14,7 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers, words_of
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 
 INDEX = 4  # bytes of a place, as kernels find it,
@@ -60,10 +61,8 @@ def find_in_pixels(
             if GIVEN:
                 of.store(total.value, v.pointer(maxima), at, mask)
                 give_places(words, where.value, to, at, mask)
-            elif mask is None:
-                words.store(where.value, to, at)
             else:
-                words.store_masked(where.value, to, at, mask)
+                store_lanes(words, where.value, to, at, mask)
 
     loop_chunks(of.v, of.v, channels, UNROLLED, chunk)
 
@@ -72,10 +71,7 @@ def give_places(words: Integers, places: Value, target: Value, at: Value, mask: 
     """Store places as callers are given them."""
     wide = Integers(words.b, words.lanes, PLACE)
     widened = words.b.sext(places, wide.type)
-    if mask is None:
-        wide.store(widened, target, at)
-    else:
-        wide.store_masked(widened, target, at, mask)
+    store_lanes(wide, widened, target, at, mask)
 
 
 @simd.emitter

@@ -24,6 +24,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import Integers, words_of
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
 
 SCATTER_FIELDS = fields(
@@ -78,7 +79,7 @@ def numbers_of_maxima(
 def given_places(v: Vec, places: Value, first: Value, mask: Value) -> Value:
     """The low 32 bits of int64 places."""
     wide, from_ = Integers(v.b, v.lanes, PLACE), v.pointer(places)
-    given = wide.load(from_, first) if mask is None else wide.load_masked(from_, first, mask)
+    given = load_lanes(wide, from_, first, mask)
     return v.b.trunc(given, words_of(v).type)
 
 
@@ -108,7 +109,7 @@ def scatter_row(
         sources = [of.maps.at(source, first) for first, _ in at_once]
         targets = [v.at(to, first) for first, _ in at_once]
         lines = [v.at(given, first) for _, first in at_once]
-        parts = [v.load(line) if mask is None else v.load_masked(line, 0, mask) for line in lines]
+        parts = [load_lanes(v, line, 0, mask) for line in lines]
         if REDUCTION == MAX:
             numbers = numbers_of_maxima(
                 of, sources, x_pixel, mask, partial(each_tap, v.integer(0), rows, window.taps)
@@ -126,12 +127,9 @@ def scatter_row(
                 if REDUCTION != MEAN:
                     mine = v.b.select(v.b.icmp_signed("==", mine_is, number), part, v.zero())
                 if not FILLS:
-                    before = v.load(line, at) if mask is None else v.load_masked(line, at, mask)
+                    before = load_lanes(v, line, at, mask)
                     mine = v.fadd(before, mine)
-                if mask is None:
-                    v.store(mine, line, at)
-                else:
-                    v.store_masked(mine, line, at, mask)
+                store_lanes(v, mine, line, at, mask)
 
         each_tap(low, high, window.taps, add)
 
@@ -159,10 +157,7 @@ def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) 
 
         def chunk(first: Value, vectors: int, mask: Value = None, *, pixel: Value = pixel) -> None:
             for k in range(vectors):
-                if mask is None:
-                    v.store(v.zero(), v.at(pixel, first), k * v.lanes)
-                else:
-                    v.store_masked(v.zero(), v.at(pixel, first), k * v.lanes, mask)
+                store_lanes(v, v.zero(), v.at(pixel, first), k * v.lanes, mask)
 
         loop_chunks(v, v, channels, UNROLLED, chunk)
 
@@ -180,14 +175,11 @@ def add_slices(
             by = Divisor(v, v.broadcast(v.pointer(counts), t))
             line = v.at(source, v.iadd(first, v.imul(t, step)))
             for j, total in enumerate(totals):
-                value = v.load(line, j * v.lanes) if mask is None else v.load_masked(line, 0, mask)
+                value = load_lanes(v, line, j * v.lanes, mask)
                 total.set(v.fadd(total.value, by.quotient(value)))
         for j, total in enumerate(totals):
             at = v.iadd(first, j * v.lanes)
-            if mask is None:
-                v.store(total.value, to, at)
-            else:
-                v.store_masked(total.value, to, at, mask)
+            store_lanes(v, total.value, to, at, mask)
 
     loop_chunks(v, v, count, UNROLLED, chunk)
 

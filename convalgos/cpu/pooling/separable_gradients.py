@@ -23,6 +23,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import words_of
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer, zero_bytes
 
 # Bytes from the scratch of a task on: of lines of `line` elements, of which there are some of each kind. Of
@@ -50,10 +51,7 @@ def copy_pixel_runs(
             from_, line = of.maps.at(source, v.imul(i, x_step)), v.at(to, v.imul(i, step))
             for k in range(vectors):
                 at = v.iadd(first, k * v.lanes)
-                if mask is None:
-                    v.store(of.load(from_, at), line, at)
-                else:
-                    v.store_masked(of.load(from_, at, mask), line, at, mask)
+                store_lanes(v, of.load(from_, at, mask), line, at, mask)
 
     loop_chunks(v, v, channels, UNROLLED, chunk)
 
@@ -98,10 +96,7 @@ def sum_of_rows(
                 total.set(v.fadd(total.value, part))
         for k, total in enumerate(totals):
             at = v.iadd(first, k * v.lanes)
-            if mask is None:
-                v.store(total.value, to, at)
-            else:
-                v.store_masked(total.value, to, at, mask)
+            store_lanes(v, total.value, to, at, mask)
 
     loop_chunks(v, v, count, UNROLLED, chunk)
 

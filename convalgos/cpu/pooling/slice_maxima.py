@@ -14,6 +14,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import Integers, words_of
+from convalgos.cpu.vectors.lanes import load_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 SLICE_FIELDS = fields(
@@ -35,7 +36,7 @@ def maxima_over_slices(
         ats = [v.iadd(first, k * v.lanes) for k in range(vectors)]
 
         def place(at: Value) -> Value:
-            given = wide.load(known, at) if mask is None else wide.load_masked(known, at, mask)
+            given = load_lanes(wide, known, at, mask)
             return v.b.trunc(given, words.type)
 
         totals = [v.register(of.load(source, at, mask)) for at in ats]

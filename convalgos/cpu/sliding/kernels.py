@@ -21,6 +21,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.integers import Integers
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Register, Value, Vec, carray, copy_bytes, function_of, ir, pointer
 
 MINIMUM, MAXIMUM, MEAN, WEIGHTED, LINED = range(5)  # the last two: sum * weight + bias, of a plane or a line
@@ -54,7 +55,7 @@ class SlidingElements:
     def load(self, pointer: Value, offset: Value = 0, mask: Value = None) -> Value:
         """Of memory, as it is computed with."""
         maps = self.maps
-        x = maps.load(pointer, offset) if mask is None else maps.load_masked(pointer, offset, mask)
+        x = load_lanes(maps, pointer, offset, mask)
         if self.form == FLOAT:
             return x
         if isinstance(maps, Integers) and self.as_integers:
@@ -69,10 +70,7 @@ class SlidingElements:
             convert = b.fptoui if (maps.size, self.form) == (8, UNSIGNED) else b.fptosi
             value = convert(value, ir.VectorType(ir.IntType(8 * held), maps.lanes))
         value = value if held == maps.size else b.trunc(value, maps.type)
-        if mask is None:
-            maps.store(value, pointer, offset)
-        else:
-            maps.store_masked(value, pointer, offset, mask)
+        store_lanes(maps, value, pointer, offset, mask)
 
     def reduced(self, total: Value, further: Value) -> Value:
         b = self.v.b

@@ -14,6 +14,7 @@ import numpy as np
 
 from convalgos.cpu.vectors.instructions import Vec
 from convalgos.cpu.vectors.integers import ROUNDING, ROUNDING_BITS, bytes_of, words_of
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.packing import (
     added_shorts,
     bytes_of_shorts,
@@ -133,7 +134,4 @@ def store_bytes(v: Vec, words: Any, pointer: Any, mask: Any = None) -> None:
     """The low bytes of words, beside each other; those of a mask. v: of float32."""
     narrow = bytes_of(v)
     value = words_of(v).resized(words, 1)
-    if mask is None:
-        narrow.store(value, pointer)
-    else:
-        narrow.store_masked(value, pointer, 0, mask)
+    store_lanes(narrow, value, pointer, 0, mask)
