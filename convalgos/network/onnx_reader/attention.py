@@ -12,7 +12,6 @@ from typing import NamedTuple
 from convalgos.core.moves import Move
 from convalgos.network.attention import Attention
 from convalgos.network.onnx_reader.channels import Steps
-from convalgos.network.onnx_reader.messages import node_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.value_types import DynamicShape
 
@@ -97,8 +96,7 @@ class _Search:
         """The node that multiplies q with the factors of heads."""
         name = f"{last.outputs[0]}/scaled"
         self._model.types[name] = self._model.types[q]
-        proto = node_of("Mul", [q, factors], [name])
-        return [OnnxNode("Mul", last.name, [q, factors], [name], {}, (proto,))]
+        return [self._model.node_before(last, "Mul", [q, factors], name)]
 
     def _alone(self, name: str, op: str) -> OnnxNode | None:
         """The maker of a value of one reader, where it is of this operator."""

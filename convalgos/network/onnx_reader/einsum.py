@@ -11,7 +11,7 @@ from convalgos.network.onnx_reader.messages import node_of, tensor_of
 LETTERED_AXES = 13  # the opset from which on axes are an input
 
 
-class _Product(NamedTuple):
+class LetteredProduct(NamedTuple):
     """Which operands of a product of matrices come first, are transposed, and are vectors."""
 
     swapped: bool
@@ -39,25 +39,31 @@ def _spelled_out(node: Any, proto: Any) -> list[Any]:
     if node.op_type != "Einsum" or node.domain not in ("", "ai.onnx"):
         return []
     equation = next(a.s for a in node.attribute if a.name == "equation").decode().replace(" ", "")
-    operands, _, y = equation.partition("->")
-    parts = (*operands.split(","), y)
-    if len(parts) != len(node.input) + 1 or not all(p.isalpha() and len({*p}) == len(p) for p in parts):
+    parts = operands_of_letters(equation)
+    if len(parts) != len(node.input) + 1:
         return []
-    if len(parts) == 2 and {*operands} == {*y}:
-        order = [operands.index(letter) for letter in y]
+    if len(parts) == 2 and {*parts[0]} == {*parts[1]}:
+        order = [parts[0].index(letter) for letter in parts[1]]
         return [node_of("Transpose", node.input, node.output, node.name, perm=order)]
-    product = _product(*parts) if len(parts) == 3 else None
+    product = product_of_letters(*parts) if len(parts) == 3 else None
     opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
     return [] if product is None else _spelled(node, product, opset)
 
 
-def _product(a: str, b: str, y: str) -> _Product | None:
+def operands_of_letters(equation: str) -> tuple[str, ...]:
+    """The letters of each operand and of the result; none where one is there twice, or is no letter."""
+    operands, _, y = equation.partition("->")
+    parts = (*operands.split(","), y)
+    return parts if all(p.isalpha() and len({*p}) == len(p) for p in parts) else ()
+
+
+def product_of_letters(a: str, b: str, y: str) -> LetteredProduct | None:
     """Of `...ik,...kj->...ij`, either operand transposed or not, or in the place of the other, or a vector.
 
     Example:
-        >>> _product("bhid", "bhjd", "bhij")
-        _Product(swapped=False, turned=(False, True), vector=None, rank=4)
-        >>> _product("bid", "bd", "bi").vector
+        >>> product_of_letters("bhid", "bhjd", "bhij")
+        LetteredProduct(swapped=False, turned=(False, True), vector=None, rank=4)
+        >>> product_of_letters("bid", "bd", "bi").vector
         1
     """
     if len(a) != len(b):
@@ -74,7 +80,7 @@ def _product(a: str, b: str, y: str) -> _Product | None:
     return found
 
 
-def _of_matrices(a: str, b: str, y: str) -> _Product | None:
+def _of_matrices(a: str, b: str, y: str) -> LetteredProduct | None:
     if min(map(len, (a, b, y))) < 2:
         return None
     (*lead_a, i, j), (*lead_b, k, m), (*lead, rows, columns) = map(list, (a, b, y))
@@ -83,10 +89,10 @@ def _of_matrices(a: str, b: str, y: str) -> _Product | None:
     inner = ({i, j} & {k, m}) - {rows, columns}
     if len(inner) != 1 or {i, j} - inner != {rows} or {k, m} - inner != {columns} or inner & {*lead}:
         return None
-    return _Product(False, (j not in inner, k not in inner), None, len(a))
+    return LetteredProduct(False, (j not in inner, k not in inner), None, len(a))
 
 
-def _spelled(node: Any, product: _Product, opset: int) -> list[Any]:
+def _spelled(node: Any, product: LetteredProduct, opset: int) -> list[Any]:
     """The nodes of a product."""
     nodes: list[Any] = []
     inputs, y = list(node.input)[:: -1 if product.swapped else 1], node.output[0]

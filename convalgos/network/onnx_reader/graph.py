@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from convalgos.core.errors import Unsupported, missing
@@ -22,7 +24,7 @@ from convalgos.network.graph import (
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
-from convalgos.network.onnx_reader.model import OnnxModel, load_onnx
+from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode, load_onnx
 from convalgos.network.onnx_reader.norms import with_norms_named
 from convalgos.network.onnx_reader.patterns import with_activations_named
 from convalgos.network.onnx_reader.pixels import with_pixel_moves_named
@@ -34,7 +36,7 @@ from convalgos.network.onnx_reader.steps import steps_of_node
 from convalgos.network.passes import fused, needed
 from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
 from convalgos.network.quantized_passes import on_integers
-from convalgos.network.regions import with_regions
+from convalgos.network.regions import Join, with_regions
 from convalgos.network.softmax import Softmax
 
 LIGHT = (
@@ -64,7 +66,25 @@ def from_onnx(model: Any) -> Network:
 
 
 def graph_of(model: OnnxModel) -> NetworkGraph:
-    """The graph of a model, fused."""
+    """The graph of a model, fused; ONNX Runtime runs what is left."""
+    graph = graph_with(model, partial(foreign_step, model), join_regions)
+    moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
+    if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
+        raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")
+    for step in graph.steps:
+        if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
+            assert step.region is not None
+            raise Unsupported(f"the network has {step.region.what}, which {reason}")
+    return graph
+
+
+def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: Join) -> NetworkGraph:
+    """The graph of a model, fused.
+
+    Args:
+        foreign: makes a step of a node that another library is to run.
+        join: makes one of several; see `with_regions`.
+    """
     model.nodes = with_pixel_moves_named(model)
     model.nodes = with_softplus_named(model)
     model.nodes = with_activations_named(model)
@@ -74,27 +94,21 @@ def graph_of(model: OnnxModel) -> NetworkGraph:
     model.nodes = with_attention_named(model)
     model.nodes = with_shuffles_named(model)
     model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
-    made = [steps_of_node(node, model) for node in model.nodes]
-    if any(isinstance(step, Foreign) for of_node in made for step in of_node):
-        made = [steps_of_node(node, model, of_arrays=False) for node in model.nodes]  # one region of them
-    while alone := _alone(made, model):
-        for i in alone:
-            made[i] = [foreign_step(model, model.nodes[i])]
+    found = [steps_of_node(node, model) for node in model.nodes]
+    if None in found:
+        found = [steps_of_node(node, model, of_arrays=False) for node in model.nodes]  # one region of them
+    made: list[list[Step]] = [
+        [foreign(n)] if s is None else s for n, s in zip(model.nodes, found, strict=True)
+    ]
+    for i in _alone(made, model):
+        made[i] = [foreign(model.nodes[i])]
     steps = [step for of_node in made for step in of_node]
     names = {name for step in steps for name in step.outputs} | {*model.inputs}
     dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
     graph = on_integers(fused(graph), model.dequantized.made)
-    graph = without_unread(with_regions(graph, join_regions))
-    moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
-    if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
-        raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")
-    for step in graph.steps:
-        if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
-            assert step.region is not None
-            raise Unsupported(f"the network has {step.region.what}, which {reason}")
-    return graph
+    return without_unread(with_regions(graph, join))
 
 
 def _alone(made: list[list[Step]], model: OnnxModel) -> list[int]:
@@ -110,4 +124,21 @@ def _alone(made: list[list[Step]], model: OnnxModel) -> list[int]:
     light = {
         i for i, steps in enumerate(made) if i not in foreign and all(isinstance(s, LIGHT) for s in steps)
     }
-    return [i for i in light if neighbours[i] and neighbours[i] <= foreign]
+    found: list[int] = []
+    while light:
+        island = _island(min(light), light, neighbours)
+        light -= island
+        around = {j for i in island for j in neighbours[i]} - island
+        if around and around <= foreign:
+            found += sorted(island)
+    return found
+
+
+def _island(first: int, among: set[int], neighbours: list[set[int]]) -> set[int]:
+    """What can be reached from a node by others of its kind."""
+    island, more = {first}, [first]
+    while more:
+        new = (neighbours[more.pop()] & among) - island
+        island |= new
+        more += new
+    return island

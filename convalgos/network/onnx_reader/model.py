@@ -151,6 +151,10 @@ class OnnxModel:
         proto = node_of("Identity", [known], [name])
         return OnnxNode("Identity", name, [known], [name], {}, (proto,))
 
+    def node_before(self, node: OnnxNode, op: str, inputs: list[str], output: str) -> OnnxNode:
+        """A node that makes an operand of a pattern."""
+        return OnnxNode(op, node.name, inputs, [output], {}, (node_of(op, inputs, [output]),))
+
     def needs_folding(self) -> bool:
         """Whether a node computes what is constant, or what follows from shapes."""
         return any(

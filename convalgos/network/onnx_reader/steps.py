@@ -1,4 +1,4 @@
-"""What a node of an ONNX model computes, as steps of a network; nodes that are none of ours are foreign.
+"""What a node of an ONNX model computes, as steps of a network.
 
 Each function below takes a node and gives its steps, or None where this library does not compute what it
 says: other types than float32, filters that are not constant, attributes out of the ordinary.
@@ -17,7 +17,6 @@ from convalgos.network.graph import (
     Concatenation,
     Convolution,
     Pooling,
-    Step,
     Transpose,
     TransposedConvolution,
     channels_from_last,
@@ -47,7 +46,6 @@ from convalgos.network.onnx_reader.products import computed_product
 from convalgos.network.onnx_reader.quantized import QUANTIZED
 from convalgos.network.onnx_reader.recurrent import GATES, recurrent
 from convalgos.network.onnx_reader.reductions import REDUCTIONS, reduced
-from convalgos.network.onnx_reader.region import foreign_step
 from convalgos.network.onnx_reader.resizing import resized
 from convalgos.network.onnx_reader.root_norms import ROOT_NORM, root_norm
 from convalgos.network.onnx_reader.selections import (
@@ -68,8 +66,8 @@ TYPES = {"DequantizeLinear": INTEGERS} | dict.fromkeys(  # of the first input
 AUTO_PADS = {"NOTSET": None, "VALID": "valid", "SAME_UPPER": "same"}
 
 
-def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> list[Step]:
-    """The steps of a node, of which the last writes its output.
+def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> Steps:
+    """The steps of a node, of which the last writes its output; None where another library is to run it.
 
     Args:
         of_arrays: whether they may be functions of whole arrays.
@@ -79,8 +77,7 @@ def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> l
         made = make(node, model) or moved_elements(node, model)
         if made is not None:
             return made
-    of_whole_arrays = array_functions(node, model) if of_arrays else None
-    return of_whole_arrays or [foreign_step(model, node)]
+    return array_functions(node, model) if of_arrays else None
 
 
 def _conv(node: OnnxNode, model: OnnxModel) -> Steps:

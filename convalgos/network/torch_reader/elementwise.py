@@ -1,93 +1,136 @@
-"""Elementwise operators of torch: sums and products of maps, factors of channels, activations."""
+"""Elementwise operators of torch: arithmetic, comparisons, activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
 from convalgos.core.epilogue import NAMED, Activation
-from convalgos.network.graph import Elementwise
-from convalgos.network.torch_reader.conversion import Arguments, Conversion, Convert, Left, module_name
-from convalgos.network.torch_reader.convolutions import scaling_step, vector_of
-from convalgos.network.torch_reader.region import TensorPlace
-from convalgos.network.torch_reader.shapes import map_shape
+from convalgos.network.onnx_reader.patterns import ACTIVATION
+from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def _elementwise(c: Conversion, node: fx.Node, operation: str, tensors: Sequence[Any]) -> TensorPlace:
-    form = c.form_of(*tensors)
-    a, b = tensors
-    shapes = [tuple(map(str, map_shape(t, form))) for t in (a, b)]
-    if shapes[0] != shapes[1]:
-        alike = shapes[0][:2] == shapes[1][:2]
-        if alike and set(shapes[0][2:]) == {"1"}:
-            a, b = b, a
-        elif not alike or set(shapes[1][2:]) != {"1"}:
-            raise Left("is of tensors of different shapes")
-        operation = "shift" if operation == "add" else operation
-    inputs = (c.value(a, form), c.value(b, form))
-    c.steps.append(Elementwise(module_name(node), inputs, node.name, operation))
-    return TensorPlace(node.name, form)
+def _operands(t: Translation, a: Arguments, dtype: str) -> list[Value]:
+    """Both operands of an operator, as arrays of a type."""
+    return [t.cast(t.value(a[key], dtype), dtype) for key in ("self", "other")]
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, fx.Node) and value.op != "get_attr"
+def arithmetic_nodes(op: str) -> Translate:
+    """Of two operands, of which the second may be multiplied with alpha first."""
+
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        if a.get("rounding_mode"):
+            raise Left("rounds what it divides")
+        own = t.result().dtype
+        x, other = _operands(t, a, own)
+        alpha = a.get("alpha", 1)
+        if alpha != 1:
+            other = _times(t, other, alpha, own)
+        return t.emit(op, [x, other])
+
+    return translate
 
 
-def add_step(sign: int) -> Convert:
-    def convert(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-        x, other, alpha = a["self"], a["other"], sign * a.get("alpha", 1)
-        if _is_tensor(x) and _is_tensor(other):
-            if alpha != 1:
-                raise Left("is a difference of two tensors")
-            return _elementwise(c, node, "add", (x, other))
-        if _is_tensor(x):
-            return scaling_step(c, node, x, 1.0, alpha * vector_of(c, x, other))
-        return scaling_step(c, node, other, alpha, vector_of(c, other, x))
-
-    return convert
+def _times(t: Translation, x: Value, number: Any, dtype: str) -> Value:
+    if x in t.constants:
+        return t.constant(t.constants[x] * np.array(t.constants[t.value(number, dtype)]))
+    return t.between("Mul", [x, t.value(number, dtype)], t.shape(x), dtype)
 
 
-def subtracted_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    """A number less a tensor."""
-    if isinstance(a["other"], fx.Node) or not _is_tensor(a["self"]):
-        raise Left("takes a number that is computed")
-    return scaling_step(c, node, a["self"], -a["alpha"], a["other"])
+def subtracted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """The other less alpha times an array."""
+    own = t.result().dtype
+    x, other = _operands(t, a, own)
+    return t.emit("Sub", [other, _times(t, x, a["alpha"], own) if a["alpha"] != 1 else x])
 
 
-def multiply_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    x, other = a["self"], a["other"]
-    if _is_tensor(x) and _is_tensor(other):
-        return _elementwise(c, node, "multiply", (x, other))
-    x, other = (x, other) if _is_tensor(x) else (other, x)
-    return scaling_step(c, node, x, vector_of(c, x, other), 0.0)
+def compared_nodes(op: str, negated: bool = False) -> Translate:
+    """Two operands as numbers of one type."""
+
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        given = [v.meta["val"] if isinstance(v, fx.Node) else v for v in (a["self"], a["other"])]
+        dtype = str(torch.result_type(*given)).removeprefix("torch.")
+        operands = _operands(t, a, dtype)
+        if not negated:
+            return t.emit(op, operands)
+        return t.emit("Not", [t.between(op, operands, t.result().shape, "bool")])
+
+    return translate
 
 
-def divide_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    if not _is_tensor(a["self"]) or _is_tensor(a["other"]):
-        raise Left("divides by a tensor")
-    return scaling_step(c, node, a["self"], 1 / vector_of(c, a["self"], a["other"]), 0.0)
+def of_booleans_nodes(op: str) -> Translate:
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        operands = [t.value(a[key]) for key in ("self", "other") if key in a]
+        if any(t.dtype(name) != "bool" for name in operands):
+            raise Left("is of other numbers than truth values")
+        return t.emit(op, operands)
+
+    return translate
 
 
-def activation_step(of: Callable[[Arguments], Activation]) -> Convert:
-    def convert(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-        x = a["self"]
-        form, activation = c.form_of(x), of(a)
-        c.steps.append(Elementwise(module_name(node), (c.value(x, form),), node.name, "identity", activation))
-        return TensorPlace(node.name, form)
+def function_nodes(op: str) -> Translate:
+    """Of each element by itself."""
 
-    return convert
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        return t.emit(op, [t.cast(t.value(a["self"]), t.result().dtype)])
 
-
-def activation_named(name: str) -> Convert:
-    return activation_step(lambda a: Activation(name))
+    return translate
 
 
-def clip_step(low: str, high: str) -> Convert:
+def inverse_root_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x = t.value(a["self"])
+    return t.emit("Reciprocal", [t.between("Sqrt", [x], t.shape(x))])
+
+
+def power_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    if isinstance(a["exponent"], fx.Node) or not isinstance(a["self"], fx.Node):
+        raise Left("has a power that is computed")
+    own = t.result().dtype
+    return t.emit("Pow", [t.cast(t.value(a["self"]), own), t.value(a["exponent"], own)])
+
+
+def chosen_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    own = t.result().dtype
+    x, other = _operands(t, a, own)
+    return t.emit("Where", [t.value(a["condition"]), x, other])
+
+
+def filled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """A number where a mask is."""
+    own = t.result().dtype
+    x = t.value(a["self"])
+    return t.emit("Where", [t.value(a["mask"]), t.cast(t.value(a["value"], own), own), x])
+
+
+def cast_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x = t.value(a.get("self", a.get("input")))
+    return x if t.dtype(x) == t.result().dtype else t.emit("Cast", [x])
+
+
+# --- activations -----------------------------------------------------------------------------
+
+
+def activated_nodes(of: Callable[[Arguments], Activation]) -> Translate:
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        x = t.value(a["self"])
+        if t.dtype(x) != "float32":
+            raise Left("is of whole numbers")
+        return t.emit(ACTIVATION, [x], activation=of(a))
+
+    return translate
+
+
+def activation_named_nodes(name: str) -> Translate:
+    return activated_nodes(lambda a: Activation(name))
+
+
+def clip_nodes(low: str, high: str) -> Translate:
     def of(a: Arguments) -> Activation:
         ends = a.get(low), a.get(high)
         if any(isinstance(end, fx.Node) for end in ends):
@@ -100,39 +143,37 @@ def clip_step(low: str, high: str) -> Convert:
             raise Left(f"clips to {least} and {most}")
         return Activation("clip", least, most)
 
-    return activation_step(of)
+    return activated_nodes(of)
 
 
-relu6_step = activation_step(lambda a: Activation("clip", 0.0, 6.0))
-leaky_relu_step = activation_step(lambda a: Activation("leaky_relu", float(a["negative_slope"])))
-selu_step = activation_step(lambda a: NAMED["selu"])
-gelu_step = activation_step(lambda a: Activation("gelu_tanh" if a["approximate"] == "tanh" else "gelu"))
+def prelu_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    slopes = t.number_or_array(a["weight"])
+    if slopes is None:
+        raise Left("has weights that are computed")
+    rank = len(t.result().shape)
+    by_channel = slopes.reshape(-1, *(1,) * (rank - 2)) if rank > 2 else slopes
+    return t.emit("PRelu", [t.value(a["self"]), t.constant(by_channel)])
 
 
-def elu_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    if a["input_scale"] != 1:
-        raise Left("scales what it takes the exponential of")
-    made = Activation("elu", float(a["alpha"]), float(a["scale"]))
-    return activation_step(lambda _: made)(c, node, a)
+def hard_sigmoid_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    return t.emit("HardSigmoid", [t.value(a["self"])], alpha=1 / 6, beta=0.5)
 
 
-def softplus_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+def _softplus(a: Arguments) -> Activation:
     """Beyond its threshold, of 20 as a rule, torch has v itself, from which floats do not differ there."""
     if a["beta"] != 1 or a["threshold"] < 18:
         raise Left("is a softplus with numbers of its own")
-    return activation_named("softplus")(c, node, a)
+    return Activation("softplus")
 
 
-def prelu_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    slopes = c.constant(a["weight"])
-    if slopes is None or not slopes.size or (slopes != slopes.reshape(-1)[0]).any():
-        raise Left("has slopes that differ among channels")
-    return activation_step(lambda a: Activation("leaky_relu", float(slopes.reshape(-1)[0])))(c, node, a)
+def _elu(a: Arguments) -> Activation:
+    if a["input_scale"] != 1:
+        raise Left("scales what it takes the exponential of")
+    return Activation("elu", float(a["alpha"]), float(a["scale"]))
 
 
-def hard_sigmoid_steps(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    """min(max(x / 6 + 1/2, 0), 1): a scaling, which a convolution takes up, and a clip."""
-    place = scaling_step(c, node, a["self"], 1 / 6, 0.5, output=f"{node.name}/scaled")
-    clip = Activation("clip", 0.0, 1.0)
-    c.steps.append(Elementwise(module_name(node), (place.value,), node.name, "identity", clip))
-    return TensorPlace(node.name, place.form)
+softplus_nodes, elu_nodes = activated_nodes(_softplus), activated_nodes(_elu)
+selu_nodes = activated_nodes(lambda a: NAMED["selu"])
+leaky_relu_nodes = activated_nodes(lambda a: Activation("leaky_relu", float(a["negative_slope"])))
+gelu_nodes = activated_nodes(lambda a: Activation("gelu_tanh" if a["approximate"] == "tanh" else "gelu"))
+relu6_nodes = activated_nodes(lambda a: Activation("clip", 0.0, 6.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,12 @@ from torch.utils import _pytree as pytree
 from convalgos.core.arguments import Shape
 
 ATEN = torch.ops.aten
+OF_TYPES = (  # what reads the type, and perhaps the shape, of a tensor alone
+    ATEN.new_zeros.default, ATEN.new_ones.default, ATEN.new_full.default,
+    ATEN.zeros_like.default, ATEN.ones_like.default, ATEN.full_like.default,
+)  # fmt: skip
+MOST = 1 << 28  # elements of what is computed once
+REPEATS = (ATEN.expand.default,)  # which would only make constants larger
 TENSOR = object()  # in the place of a tensor
 
 
@@ -131,26 +138,62 @@ def _quiet() -> Iterator[None]:
 
 
 def _compute_constants(graph: fx.GraphModule) -> None:
-    """Put their numbers in the place of operators that read parameters alone."""
+    """Put their numbers in the place of operators that read parameters alone, or the type of a tensor."""
     for node in list(graph.graph.nodes):
-        reads = node.all_input_nodes
-        if node.op != "call_function" or not reads or any(n.op != "get_attr" for n in reads):
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, Tensor | tuple | list):
             continue
-        if (
-            not isinstance(node.meta.get("val"), Tensor)
-            or torch.Tag.nondeterministic_seeded in node.target.tags
-        ):
+        if node.target is operator.getitem:  # put in its place with its operator
             continue
-        of = {n: constant_of(graph, n.target) for n in reads}
+        if node.target in OF_TYPES:
+            _read_nothing(graph, node)
+        if any(n.op != "get_attr" for n in node.all_input_nodes) or node.target in REPEATS:
+            continue
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or not _is_plain(value):
+            continue
+        of = {n: constant_of(graph, n.target) for n in node.all_input_nodes}
         arguments, keywords = fx.map_arg((node.args, node.kwargs), of.__getitem__)
-        name = f"computed_{node.name}"
-        graph.register_buffer(name, node.target(*arguments, **keywords))
-        with graph.graph.inserting_before(node):
-            constant = graph.graph.get_attr(name)
-        constant.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(constant)
-        graph.graph.erase_node(node)
+        found = node.target(*arguments, **keywords)
+        if isinstance(value, Tensor):
+            _put_constant(graph, node, found)
+            continue
+        for user in list(node.users):
+            if user.target is operator.getitem:
+                _put_constant(graph, user, found[user.args[1]])
     graph.recompile()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether tensors lie on the CPU, with all sizes known, and are not large."""
+    tensors = [value] if isinstance(value, Tensor) else value
+    return all(
+        isinstance(t, Tensor) and t.device.type == "cpu"
+        and all(type(n) is int for n in t.shape) and t.numel() <= MOST
+        for t in tensors
+    )  # fmt: skip
+
+
+def _put_constant(graph: fx.GraphModule, node: fx.Node, tensor: Tensor) -> None:
+    name = f"computed_{node.name}"
+    graph.register_buffer(name, tensor)
+    with graph.graph.inserting_before(node):
+        constant = graph.graph.get_attr(name)
+    constant.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(constant)
+    graph.graph.erase_node(node)
+
+
+def _read_nothing(graph: fx.GraphModule, node: fx.Node) -> None:
+    """Let an operator that makes an array of the type of another one make it of that type by itself."""
+    tensor = node.meta["val"]
+    if not all(type(n) is int for n in tensor.shape):
+        return
+    given = [node.args[-1]] if node.target in (ATEN.new_full.default, ATEN.full_like.default) else []
+    value = given[0] if given else int(node.target in (ATEN.new_ones.default, ATEN.ones_like.default))
+    if isinstance(value, fx.Node):
+        return
+    node.target = ATEN.full.default
+    node.args, node.kwargs = ([*tensor.shape], value), {"dtype": tensor.dtype, "device": tensor.device}
 
 
 def constant_of(graph: fx.GraphModule, target: str) -> Any:

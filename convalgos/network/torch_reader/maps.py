@@ -1,156 +1,124 @@
-"""Operators of torch on whole maps: pooling, joining, upsampling, and other shapes of the same elements."""
+"""Operators of torch on whole maps: pooling, pads, other sizes, channels as pixels."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import fx
 
-from convalgos.network.graph import Concatenation, Pooling, Resizing, Upsampling
-from convalgos.network.torch_reader.conversion import Arguments, Conversion, Convert, Left, module_name
-from convalgos.network.torch_reader.convolutions import only_first_read
-from convalgos.network.torch_reader.region import TensorPlace
-from convalgos.network.torch_reader.selections import dealt, regrouped
-from convalgos.network.torch_reader.shapes import map_shape, shape_of_tensor, sizes_of, spatial_dimensions
+from convalgos.network.torch_reader.shapes import (
+    known_sizes,
+    rank_of_tensor,
+    shape_of_tensor,
+    sizes_of,
+    spatial_dimensions,
+)
+from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
+
+PAD_MODES = {"constant": b"constant", "reflect": b"reflect", "replicate": b"edge", "circular": b"wrap"}
 
 
-def pooling_step(reduction: str, ndim: int) -> Convert:
-    def convert(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-        x = a["self"]
-        if spatial_dimensions(x) != ndim:
+def pooling_nodes(op: str, ndim: int) -> Translate:
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        if spatial_dimensions(a["self"]) != ndim:
             raise Left("takes one map without a batch")
         if a.get("divisor_override"):
             raise Left("divides by a number of its own")
-        c.form_of(x)
-        only_first_read(node)
         kernel = sizes_of(a["kernel_size"], ndim)
-        stride = sizes_of(a["stride"], ndim) if a["stride"] else kernel
-        step = Pooling(
-            module_name(node), (c.value(x),), node.name, reduction, kernel, stride,
-            tuple((n, n) for n in sizes_of(a["padding"], ndim)), sizes_of(a.get("dilation", 1), ndim),
-            bool(a["ceil_mode"]), bool(a.get("count_include_pad", False)),
-        )  # fmt: skip
-        c.steps.append(step)
-        return TensorPlace(node.name)
+        attributes: dict[str, Any] = {
+            "kernel_shape": kernel, "strides": sizes_of(a["stride"], ndim) if a["stride"] else kernel,
+            "pads": sizes_of(a["padding"], ndim) * 2, "ceil_mode": int(a["ceil_mode"]),
+        }  # fmt: skip
+        if op == "MaxPool":
+            attributes["dilations"] = sizes_of(a["dilation"], ndim)
+        else:
+            attributes["count_include_pad"] = int(a["count_include_pad"])
+        return t.emit(op, [t.value(a["self"])], **attributes)
 
-    return convert
-
-
-def adaptive_pooling_step(reduction: str) -> Convert:
-    def convert(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-        x, ndim = a["self"], spatial_dimensions(a["self"])
-        sizes = sizes_of(a["output_size"], ndim)
-        c.form_of(x)
-        only_first_read(node)
-        if sizes == shape_of_tensor(x)[2:]:
-            return TensorPlace(c.value(x))
-        if set(sizes) != {1}:
-            raise Left("divides maps into windows of several sizes")
-        c.steps.append(Pooling(module_name(node), (c.value(x),), node.name, reduction))
-        return TensorPlace(node.name)
-
-    return convert
+    return translate
 
 
-def mean_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    """Over all pixels of maps."""
-    x = a["self"]
-    form, rank = c.form_of(x), len(shape_of_tensor(x))
-    ndim = spatial_dimensions(x, form)
-    pixels = range(1, rank - 1) if form == "last" else range(2, rank)
-    if sorted(d % rank for d in a["dim"] or ()) != list(pixels) or form == "pixel":
-        raise Left("is not over the pixels of maps")
-    c.steps.append(Pooling(module_name(node), (c.value(x, form),), node.name, "mean"))
-    if a["keepdim"]:
-        return TensorPlace(node.name, form)
-    return TensorPlace(node.name if ndim == 2 else c.view(node.name, f"{node.name}/pixel", 2), "pixel")
+def adaptive_pooling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x, ndim = t.value(a["self"]), spatial_dimensions(a["self"])
+    sizes, own = sizes_of(a["output_size"], ndim), shape_of_tensor(a["self"])[2:]
+    if (*sizes,) == own:
+        return x
+    if {*sizes} == {1}:
+        return t.emit("GlobalAveragePool", [x])
+    if any(type(n) is not int or n % m for n, m in zip(own, sizes, strict=True)):
+        raise Left("divides maps into windows of several sizes")
+    kernel = [n // m for n, m in zip(own, sizes, strict=True)]
+    return t.emit("AveragePool", [x], kernel_shape=kernel, strides=kernel)
 
 
-def concatenation_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    tensors = a["tensors"]
-    form, rank = c.form_of(*tensors), len(shape_of_tensor(node))
-    if a["dim"] % rank != (rank - 1 if form == "last" else 1):
-        raise Left("is not along the channels")
-    inputs = tuple(c.value(t, form) for t in tensors)
-    c.steps.append(Concatenation(module_name(node), inputs, node.name))
-    return TensorPlace(node.name, form)
-
-
-def upsampling_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+def upsampling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """The nearest element."""
     x = a.get("input", a.get("self"))
     assert isinstance(x, fx.Node)
-    c.form_of(x)
     before, after = shape_of_tensor(x)[2:], shape_of_tensor(node)[2:]
-    factors: list[Any] = a.get("scale_factors") or []
+    factors: list[Any] = list(a.get("scale_factors") or [])
     if not factors and all(type(n) is int for n in (*before, *after)):
         factors = [m / n for n, m in zip(before, after, strict=True)]
     if not factors or any(f != int(f) or f < 1 for f in factors):
         raise Left("is by no whole factors")
-    step = Upsampling(module_name(node), (c.value(x),), node.name, tuple(map(int, factors)))
-    c.steps.append(step)
-    return TensorPlace(node.name)
+    scales = t.constant(np.array([1, 1, *factors], np.float32))
+    how = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+    return t.emit("Resize", [t.value(x), "", scales], mode=b"nearest", **how)
 
 
-def resizing_step(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
+def resizing_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """By linear interpolation."""
-    x = a["input"]
-    assert isinstance(x, fx.Node)
-    c.form_of(x)
-    scales = tuple(map(float, a.get("scale_factors") or ()))
-    sizes = () if scales else shape_of_tensor(node)[2:]
-    if not all(type(n) is int for n in sizes):
-        raise Left("has sizes that are computed")
-    coordinates = "align_corners" if a["align_corners"] else "half_pixel"
-    c.steps.append(Resizing(module_name(node), (c.value(x),), node.name, sizes, scales, coordinates))
-    return TensorPlace(node.name)
+    scales = [float(f) for f in a.get("scale_factors") or ()]
+    if not scales:
+        known_sizes(shape_of_tensor(node)[2:])
+    more = ["", t.constant(np.array([1, 1, *scales]))] if scales else []
+    coordinates = b"align_corners" if a["align_corners"] else b"half_pixel"
+    return t.emit(
+        "Resize", [t.value(a["input"]), *more], mode=b"linear", coordinate_transformation_mode=coordinates
+    )
 
 
-def permuted(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    """Channels to the last dimension or from there; nothing is moved."""
-    x, rank = a["self"], len(shape_of_tensor(a["self"]))
-    if "dims" in a:
-        order = [d % rank for d in a["dims"]]
-    else:
-        order = list(range(rank))
-        i, j = a["dim0"] % rank, a["dim1"] % rank
-        order[i], order[j] = order[j], order[i]
-    if place := dealt(c, x, order):
-        return place
-    form = c.form_of(x)
-    if order == list(range(rank)):
-        return TensorPlace(c.value(x, form), form)
-    if form == "same" and rank > 2 and order == [0, *range(2, rank), 1]:
-        return TensorPlace(c.value(x), "last")
-    if form == "last" and order == [0, rank - 1, *range(1, rank - 1)]:
-        return TensorPlace(c.value(x, form))
-    raise Left("moves other dimensions than that of the channels")
+def padding_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    sizes, mode, value = a["pad"], a.get("mode", "constant"), a.get("value") or 0.0
+    if not all(type(n) is int for n in sizes) or not isinstance(value, int | float):
+        raise Left("pads by sizes that are computed")
+    low, high = (list(sizes[side::2])[::-1] for side in (0, 1))
+    before = [0] * (rank_of_tensor(a["self"]) - len(low))
+    pads = t.constant(np.array([*before, *low, *before, *high], np.int64))
+    number = t.value(value, t.result().dtype)
+    return t.emit("Pad", [t.value(a["self"]), pads, number], mode=PAD_MODES[mode])
 
 
-def reshaped_tensor(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    """Maps to one vector each, pixels to maps, channels to groups and back, or nothing."""
-    x = a["self"]
-    if place := regrouped(c, node, x):
-        return place
-    form, before, after = c.form_of(x), [*map(str, shape_of_tensor(x))], [*map(str, shape_of_tensor(node))]
-    value = c.value(x, form)
-    if before == after:
-        return TensorPlace(value, form)
-    if form == "pixel" and after == [*before, "1", "1"]:
-        return TensorPlace(value)
-    if len(after) != 2 or after[0] != before[0] or form == "pixel":
-        raise Left("changes shapes")
-    if len(before) == 4 and list(map(str, map_shape(x, form)))[2:] == ["1", "1"]:
-        return TensorPlace(value, "pixel")
-    if form == "last":
-        raise Left("changes shapes")
-    return TensorPlace(c.view(value, f"{node.name}/pixel", 2), "pixel")
+def pixel_shuffle_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    if rank_of_tensor(a["self"]) != 4:
+        raise Left("takes one map without a batch")
+    return t.emit("DepthToSpace", [t.value(a["self"])], blocksize=a["upscale_factor"], mode=b"CRD")
 
 
-def unchanged(c: Conversion, node: fx.Node, a: Arguments) -> TensorPlace:
-    """What changes nothing in eval."""
-    x = a.get("self", a.get("input"))
-    if a.get("train"):
-        raise Left("is in training")
-    if x in c.places:
-        return c.places[x]
-    raise Left("stands among operators of torch")
+def pixel_unshuffle_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    n, factor, (images, *shape) = a["self"], a["downscale_factor"], shape_of_tensor(a["self"])
+    if len(shape) != 3:
+        raise Left("takes one map without a batch")
+    channels, height, width = known_sizes(shape)
+    parts = (channels, height // factor, factor, width // factor, factor)
+    split = t.between("Reshape", [t.value(n), t.constant(np.array([0, *parts]))], (images, *parts))
+    order = [0, 1, 3, 5, 2, 4]
+    turned = t.between("Transpose", [split], [(images, *parts)[i] for i in order], perm=order)
+    target = [0, channels * factor * factor, height // factor, width // factor]
+    return t.emit("Reshape", [turned, t.constant(np.array(target))])
+
+
+def channel_shuffle_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    images, channels, *sizes = shape_of_tensor(a["self"])
+    if type(channels) is not int:
+        raise Left("divides a number of channels that is not known")
+    groups, behind = (a["groups"], channels // a["groups"]), known_sizes(sizes)
+    split = t.between(
+        "Reshape",
+        [t.value(a["self"]), t.constant(np.array([0, *groups, *behind]))],
+        (images, *groups, *sizes),
+    )
+    order = [0, 2, 1, *range(3, len(sizes) + 3)]
+    turned = t.between("Transpose", [split], (images, *groups[::-1], *sizes), perm=order)
+    return t.emit("Reshape", [turned, t.constant(np.array([0, channels, *behind]))])

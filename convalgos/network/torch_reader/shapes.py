@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
 
-from convalgos.network.torch_reader.conversion import Left
+from convalgos.network.torch_reader.model import sizes_in
+from convalgos.network.torch_reader.translation import Left
 
 
 def shape_of_tensor(node: fx.Node) -> tuple[Any, ...]:
-    return tuple(node.meta["val"].shape)
+    return sizes_in(node.meta["val"])
 
 
-def sizes_of(value: Any, ndim: int) -> tuple[int, ...]:
+def rank_of_tensor(node: fx.Node) -> int:
+    return len(shape_of_tensor(node))
+
+
+def sizes_of(value: Any, ndim: int) -> list[int]:
     """One number a dimension, of a list that may have one for all."""
     numbers = list(value) if isinstance(value, list | tuple) else [value]
     if not all(type(n) is int for n in numbers):
         raise Left("has sizes that are computed")
-    return tuple(numbers * ndim if len(numbers) == 1 else numbers)
+    return numbers * ndim if len(numbers) == 1 else numbers
 
 
-def map_shape(node: fx.Node, form: str) -> tuple[Any, ...]:
-    """The shape of the map of a tensor."""
-    shape = shape_of_tensor(node)
-    if form == "last":
-        return (shape[0], shape[-1], *shape[1:-1])
-    return (*shape, 1, 1) if form == "pixel" else shape
-
-
-def spatial_dimensions(node: fx.Node, form: str = "same") -> int:
-    """Spatial dimensions of the map of a tensor."""
-    ndim = len(map_shape(node, form)) - 2
+def spatial_dimensions(node: fx.Node) -> int:
+    """Of maps in a batch."""
+    ndim = rank_of_tensor(node) - 2
     if not 1 <= ndim <= 3:
-        raise Left(f"is of {len(shape_of_tensor(node))} dimensions")
+        raise Left(f"is of {ndim + 2} dimensions")
     return ndim
+
+
+def target_shape(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
+    """Of a reshape: 0 for a size that stays, -1 for one that follows from the others."""
+    if all(type(n) is int for n in after):
+        return [int(n) for n in after]
+    found = []
+    for i, n in enumerate(after):
+        stays = i < len(before) and str(before[i]) == str(n)
+        found.append(n if type(n) is int else 0 if stays else -1)
+    if found.count(-1) > 1 or any(type(n) is int and n == 0 for n in after):
+        raise Left("has sizes that are computed")
+    return found
+
+
+def known_sizes(sizes: Sequence[Any]) -> list[int]:
+    """Those of which none is open."""
+    if not all(type(n) is int for n in sizes):
+        raise Left("has sizes that are computed")
+    return [int(n) for n in sizes]

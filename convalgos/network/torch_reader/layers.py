@@ -1,0 +1,186 @@
+"""Operators of torch that have weights: convolutions, products with matrices, norms, embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+from convalgos.network.onnx_reader.einsum import operands_of_letters, product_of_letters
+from convalgos.network.torch_reader.model import sizes_in
+from convalgos.network.torch_reader.shapes import (
+    known_sizes,
+    rank_of_tensor,
+    shape_of_tensor,
+    sizes_of,
+    spatial_dimensions,
+)
+from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
+
+
+def _weights(t: Translation, given: Any) -> list[Value]:
+    """A filter or a bias, which has to be constant; none of None."""
+    if given is None:
+        return []
+    name = t.value(given)
+    if name not in t.constants:
+        raise Left("has weights that are computed")
+    if t.dtype(name) != "float32":
+        raise Left(f"has weights of torch.{t.dtype(name)}")
+    return [name]
+
+
+def convolution_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    if a.get("transposed"):
+        return transposed_convolution_nodes(t, node, a)
+    weights, ndim = [*_weights(t, a["weight"]), *_weights(t, a["bias"])], spatial_dimensions(a["input"])
+    kernel = t.shape(weights[0])[2:]
+    if len(kernel) != ndim:
+        raise Left("takes one map without a batch")
+    stride, dilation = sizes_of(a["stride"], ndim), sizes_of(a["dilation"], ndim)
+    padding = a["padding"]
+    if isinstance(padding, str):  # an odd element more comes behind
+        total = [d * (n - 1) if padding == "same" else 0 for d, n in zip(dilation, kernel, strict=True)]
+        pads = [n // 2 for n in total] + [n - n // 2 for n in total]
+    else:
+        pads = sizes_of(padding, ndim) * 2
+    return t.emit(
+        "Conv", [t.value(a["input"]), *weights], strides=stride, pads=pads, dilations=dilation,
+        group=a["groups"],
+    )  # fmt: skip
+
+
+def transposed_convolution_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    weights, ndim = [*_weights(t, a["weight"]), *_weights(t, a["bias"])], spatial_dimensions(a["input"])
+    if len(t.shape(weights[0])) != ndim + 2:
+        raise Left("takes one map without a batch")
+    return t.emit(
+        "ConvTranspose", [t.value(a["input"]), *weights], strides=sizes_of(a["stride"], ndim),
+        pads=sizes_of(a["padding"], ndim) * 2, dilations=sizes_of(a["dilation"], ndim),
+        output_padding=sizes_of(a["output_padding"], ndim), group=a["groups"],
+    )  # fmt: skip
+
+
+# --- products with matrices ------------------------------------------------------------------
+
+
+def linear_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """x times the transpose of a matrix."""
+    x, w = t.value(a["input"]), t.value(a["weight"])
+    if rank_of_tensor(a["input"]) < 2 or len(t.shape(w)) != 2:
+        raise Left("is of a vector")
+    bias = [] if a["bias"] is None else [t.value(a["bias"])]
+    if w in t.constants and len(t.shape(x)) == 2 and all(name in t.constants for name in bias):
+        return t.emit("Gemm", [x, w, *bias], transB=1)
+    if w in t.constants:
+        turned = t.constant(t.constants[w].T)
+    else:
+        turned = t.between("Transpose", [w], t.shape(w)[::-1], perm=[1, 0])
+    return _with_sum(t, [x, turned], bias)
+
+
+def _with_sum(t: Translation, factors: list[Value], bias: list[Value]) -> Value:
+    """A product, and a sum where there is one."""
+    if not bias:
+        return t.emit("MatMul", factors)
+    return t.emit("Add", [t.between("MatMul", factors, t.result().shape), *bias])
+
+
+def product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Of two matrices, or arrays of them."""
+    factors = [t.value(a[key]) for key in ("self", "mat2" if "mat2" in a else "other")]
+    if min(len(t.shape(name)) for name in factors) < 2:
+        raise Left("is of a vector")
+    return t.emit("MatMul", factors)
+
+
+def sum_with_product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    if (a["alpha"], a["beta"]) != (1, 1):
+        raise Left("has factors of its own")
+    keys = ("mat1", "mat2") if "mat1" in a else ("batch1", "batch2")
+    return _with_sum(t, [t.value(a[key]) for key in keys], [t.value(a["self"])])
+
+
+def lettered_product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """A sum that letters name, where it is a product of matrices, or only moves elements."""
+    parts = operands_of_letters(a["equation"].replace(" ", ""))
+    names = [t.value(x) for x in a["tensors"]]
+    if len(parts) == 2 and {*parts[0]} == {*parts[1]}:
+        return t.emit("Transpose", names, perm=[parts[0].index(letter) for letter in parts[1]])
+    product = product_of_letters(*parts) if len(parts) == 3 else None
+    if product is None or product.vector is not None:
+        raise Left("is no product of matrices")
+    names = names[::-1] if product.swapped else names
+    order = [*range(product.rank - 2), product.rank - 1, product.rank - 2]
+    for i, turned in enumerate(product.turned):
+        if turned:
+            shape = [t.shape(names[i])[axis] for axis in order]
+            names[i] = t.between("Transpose", [names[i]], shape, perm=order)
+    return t.emit("MatMul", names)
+
+
+# --- norms -----------------------------------------------------------------------------------
+
+
+def batch_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
+    if a.get("training"):
+        raise Left("is in training")
+    if a["running_mean"] is None or a["running_var"] is None:
+        raise Left("normalises by the batch at hand")
+    _only_first_read(node)
+    mean, variance = (*_weights(t, a["running_mean"]), *_weights(t, a["running_var"]))
+    channels = t.shape(mean)
+    scale, shift = _scale_and_shift(t, a, channels)
+    return _first(t, node, "BatchNormalization", [t.value(a["input"]), scale, shift, mean, variance], a)
+
+
+def _scale_and_shift(t: Translation, a: Arguments, shape: Any) -> list[Value]:
+    """Those of a norm, as constants."""
+    scale, shift = _weights(t, a.get("weight")), _weights(t, a.get("bias"))
+    return [
+        *(scale or [t.constant(np.ones(shape, np.float32))]),
+        *(shift or [t.constant(np.zeros(shape, np.float32))]),
+    ]
+
+
+def _first(
+    t: Translation, node: fx.Node, op: str, inputs: list[Value], a: Arguments, **attributes: Any
+) -> Value | list[Value]:
+    """A norm, of whose outputs only the first is read where there are more."""
+    tensors = node.meta["val"]
+    if isinstance(tensors, tuple | list):
+        shape = sizes_in(tensors[0])
+        return [t.between(op, inputs, shape, epsilon=a["eps"], **attributes)]
+    return t.emit(op, inputs, epsilon=a["eps"], **attributes)
+
+
+def layer_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
+    sizes = known_sizes(a["normalized_shape"])
+    _only_first_read(node)
+    inputs = [t.value(a["input"]), *_scale_and_shift(t, a, sizes)]
+    return _first(t, node, "LayerNormalization", inputs, a, axis=-len(sizes))
+
+
+def group_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
+    """Over groups of the channels of maps, or each channel by itself."""
+    if a.get("use_input_stats") is False:
+        raise Left("normalises by means of earlier batches")
+    _only_first_read(node)
+    channels = shape_of_tensor(a["input"])[1]
+    if type(channels) is not int:
+        raise Left("is of a number of channels that is computed")
+    inputs = [t.value(a["input"]), *_scale_and_shift(t, a, channels)]
+    groups = a.get("num_groups", a.get("group", channels))
+    return _first(t, node, "GroupNormalization", inputs, a, num_groups=groups)
+
+
+def _only_first_read(node: fx.Node) -> None:
+    """Of an operator that gives several tensors, only the first may be read."""
+    if isinstance(node.meta["val"], tuple | list) and any(u.args[1:] != (0,) for u in node.users):
+        raise Left("gives more than one tensor that is read")
+
+
+def embedding_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Rows of a matrix by their numbers."""
+    return t.emit("Gather", [t.value(a["weight"]), t.value(a["indices"])], axis=0)

@@ -1,0 +1,180 @@
+"""Operators of torch that move elements, or only see them in another shape: views, slices, joins."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import fx
+
+from convalgos.network.torch_reader.model import sizes_in
+from convalgos.network.torch_reader.shapes import (
+    known_sizes,
+    rank_of_tensor,
+    shape_of_tensor,
+    target_shape,
+)
+from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
+
+END = np.iinfo(np.int64).max  # of a slice that goes to the end
+
+
+def unchanged_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """What changes nothing in eval."""
+    if a.get("train"):
+        raise Left("is in training")
+    return t.value(a.get("self", a.get("input")))
+
+
+def reshaped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x = t.value(a["self"])
+    before, after = t.shape(x), shape_of_tensor(node)
+    if [*map(str, before)] == [*map(str, after)]:
+        return x
+    if 0 in (n for n in (*before, *after) if type(n) is int):
+        raise Left("is of no elements")
+    return t.emit("Reshape", [x, t.constant(np.array(target_shape(before, after), np.int64))])
+
+
+def permuted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x, rank = t.value(a["self"]), rank_of_tensor(a["self"])
+    order = list(range(rank))
+    if "dims" in a:
+        order = [d % rank for d in a["dims"]]
+    elif rank > 1:
+        given = [a[key] % rank for key in ("dim0", "axis0", "dim1", "axis1") if key in a]
+        i, j = given or (0, 1)
+        order[i], order[j] = order[j], order[i]
+    return x if order == sorted(order) else t.emit("Transpose", [x], perm=order)
+
+
+def expanded_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x, after = t.value(a["self"]), shape_of_tensor(node)
+    before = (*(1,) * (len(after) - len(t.shape(x))), *t.shape(x))
+    if x not in t.constants and [*map(str, t.shape(x))] == [*map(str, after)]:
+        return x  # a constant may be a token, which the reader knows by its expansion
+    sizes = [1 if str(n) == str(m) else n for n, m in zip(after, before, strict=True)]
+    return t.emit("Expand", [x, t.constant(np.array(known_sizes(sizes), np.int64))])
+
+
+def repeated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    times, x, shape = known_sizes(a["repeats"]), t.value(a["self"]), shape_of_tensor(a["self"])
+    if len(times) > len(shape):
+        shape = (*(1,) * (len(times) - len(shape)), *shape)
+        target = t.constant(np.array(known_sizes(shape), np.int64))
+        x = t.between("Reshape", [x, target], shape, t.dtype(x))
+    return t.emit("Tile", [x, t.constant(np.array(times, np.int64))])
+
+
+# --- parts of an array -----------------------------------------------------------------------
+
+
+def _axis(a: Arguments) -> int:
+    return int(a["dim"] % rank_of_tensor(a["self"]))
+
+
+def selected_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    (index,) = known_sizes([a["index"]])
+    return t.emit("Gather", [t.value(a["self"]), t.constant(np.array(index, np.int64))], axis=_axis(a))
+
+
+def _bounds(t: Translation, *numbers: int) -> list[Value]:
+    """Those of a slice: start, end, axis, step."""
+    return [t.constant(np.array([n], np.int64)) for n in numbers]
+
+
+def sliced_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    x, axis = t.value(a["self"]), _axis(a)
+    size, end = shape_of_tensor(a["self"])[axis], a["end"]
+    end = END if end is None or str(end) == str(size) else end
+    start, end, step = known_sizes([a["start"] or 0, end, a["step"]])
+    if (start, step) == (0, 1) and (end == END or (type(size) is int and end >= size)):
+        return x
+    return t.emit("Slice", [x, *_bounds(t, start, end, axis, step)])
+
+
+def split_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
+    """In several parts along a dimension."""
+    axis = _axis(a)
+    if any(user.target is not operator.getitem for user in node.users):
+        raise Left("gives tensors that are read as a list")
+    sizes = known_sizes([sizes_in(part)[axis] for part in node.meta["val"]])
+    return t.emit_parts("Split", [t.value(a["self"]), t.constant(np.array(sizes, np.int64))], axis=axis)
+
+
+def unbound_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
+    x, axis, parts = t.value(a["self"]), _axis(a), node.meta["val"]
+    return [
+        t.between("Gather", [x, t.constant(np.array(i, np.int64))], sizes_in(part), t.dtype(x), axis=axis)
+        for i, part in enumerate(parts)
+    ]
+
+
+def gathered_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Rows by their numbers."""
+    return t.emit("Gather", [t.value(a["self"]), t.value(a["index"])], axis=_axis(a))
+
+
+def indexed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """By one array of numbers."""
+    given = [(axis, index) for axis, index in enumerate(a["indices"]) if index is not None]
+    if len(given) != 1:
+        raise Left("takes numbers of several dimensions")
+    (axis, index) = given[0]
+    name = t.value(index)
+    if t.dtype(name) not in ("int64", "int32"):
+        raise Left("takes what a mask tells")
+    return t.emit("Gather", [t.value(a["self"]), name], axis=axis)
+
+
+def gathered_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    return t.emit("GatherElements", [t.value(a["self"]), t.value(a["index"])], axis=_axis(a))
+
+
+# --- arrays side by side ---------------------------------------------------------------------
+
+
+def concatenated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    own = t.result()
+    names = [t.cast(t.value(x), own.dtype) for x in a["tensors"]]
+    if any(len(t.shape(name)) != len(own.shape) for name in names):
+        raise Left("takes arrays of no dimensions")
+    return t.emit("Concat", names, axis=a["dim"] % len(own.shape))
+
+
+def stacked_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    own, names = t.result(), []
+    axis = a["dim"] % len(own.shape)
+    for x in a["tensors"]:
+        name = t.cast(t.value(x), own.dtype)
+        shape = (*t.shape(name)[:axis], 1, *t.shape(name)[axis:])
+        target = t.constant(np.array(target_shape(t.shape(name), shape), np.int64))
+        names.append(t.between("Reshape", [name, target], shape, own.dtype))
+    return t.emit("Concat", names, axis=axis)
+
+
+def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """The end of each dimension in front of its begin."""
+    x, shape, rank = t.value(a["self"]), shape_of_tensor(a["self"]), rank_of_tensor(a["self"])
+    if not a["dims"]:
+        raise Left("moves elements across dimensions")
+    moves = [(d % rank, n) for d, n in zip(a["dims"], known_sizes(a["shifts"]), strict=True)]
+    moves = [(d, shift % n) for d, shift in moves if (n := known_sizes([shape[d]])[0]) and shift % n]
+    for i, (axis, shift) in enumerate(moves):
+        cut = shape[axis] - shift
+        parts = [_part(t, x, axis, *ends) for ends in ((cut, shape[axis]), (0, cut))]
+        last = i == len(moves) - 1
+        x = (
+            t.emit("Concat", parts, axis=axis)
+            if last
+            else t.between("Concat", parts, shape, t.dtype(x), axis=axis)
+        )
+    return x
+
+
+def _part(t: Translation, x: Value, axis: int, start: int, end: int) -> Value:
+    shape: list[Any] = list(t.shape(x))
+    shape[axis] = end - start
+    return t.between("Slice", [x, *_bounds(t, start, end, axis, 1)], shape, t.dtype(x))
