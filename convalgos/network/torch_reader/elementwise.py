@@ -25,8 +25,6 @@ def arithmetic_nodes(op: str) -> Translate:
     """Of two operands, of which the second may be multiplied with alpha first."""
 
     def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
-        if a.get("rounding_mode"):
-            raise Left("rounds what it divides")
         own = t.result().dtype
         x, other = _operands(t, a, own)
         alpha = a.get("alpha", 1)
@@ -86,6 +84,10 @@ def function_nodes(op: str) -> Translate:
 def inverse_root_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x = t.value(a["self"])
     return t.emit("Reciprocal", [t.between("Sqrt", [x], t.shape(x))])
+
+
+def square_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    return t.emit("Mul", [t.value(a["self"])] * 2)
 
 
 def power_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:

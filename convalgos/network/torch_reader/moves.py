@@ -50,6 +50,12 @@ def permuted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return x if order == sorted(order) else t.emit("Transpose", [x], perm=order)
 
 
+def turned_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Matrices, transposed."""
+    rank = rank_of_tensor(a["self"])
+    return t.emit("Transpose", [t.value(a["self"])], perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
 def expanded_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x, after = t.value(a["self"]), shape_of_tensor(node)
     before = (*(1,) * (len(after) - len(t.shape(x))), *t.shape(x))

@@ -77,7 +77,7 @@ class Translation:
 
     def constant(self, array: Any) -> Value:
         """A value that is constant."""
-        name = f"{self._node.name}/constant{len(self.constants)}"
+        name = f"{self._node.name}.constant{len(self.constants)}"
         self.constants[name] = np.asarray(array)
         return name
 
@@ -100,7 +100,7 @@ class Translation:
         **attributes: Any,
     ) -> Value:  # fmt: skip
         """A node that writes what only others of the same node of torch read."""
-        name = f"{self._node.name}/{len(self.nodes)}"
+        name = f"{self._node.name}.{len(self.nodes)}"
         self.values[name] = TensorValue(dtype, tuple(shape))
         self._add(op, inputs, [name], attributes)
         return name
@@ -109,7 +109,7 @@ class Translation:
         self, op: str, inputs: Sequence[Value], shapes: Sequence[Sequence[Any]], **attributes: Any
     ) -> list[Value]:
         """A node that writes several values of float32, which only others of the same node of torch read."""
-        names = [f"{self._node.name}/{len(self.nodes)}.{i}" for i in range(len(shapes))]
+        names = [f"{self._node.name}.{len(self.nodes)}.{i}" for i in range(len(shapes))]
         for name, shape in zip(names, shapes, strict=True):
             self.values[name] = TensorValue("float32", tuple(shape))
         self._add(op, inputs, names, attributes)
