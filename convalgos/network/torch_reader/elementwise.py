@@ -161,6 +161,19 @@ def hard_sigmoid_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("HardSigmoid", [t.value(a["self"])], alpha=1 / 6, beta=0.5)
 
 
+def glu_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Half of the channels, times the sigmoid of the others."""
+    x, own = t.value(a["self"]), t.result()
+    axis = a["dim"] % len(own.shape)
+    size = own.shape[axis]
+    if type(size) is not int:
+        raise Left("has sizes that are computed")
+    halves = t.constant(np.array([size, size], np.int64))
+    half, gates = t.several("Split", [x, halves], [own.shape] * 2, axis=axis)
+    gate = t.between(ACTIVATION, [gates], own.shape, activation=Activation("sigmoid"))
+    return t.emit("Mul", [half, gate])
+
+
 def _softplus(a: Arguments) -> Activation:
     """Beyond its threshold, of 20 as a rule, torch has v itself, from which floats do not differ there."""
     if a["beta"] != 1 or a["threshold"] < 18:

@@ -65,6 +65,7 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.sigmoid.default: elementwise.activation_named_nodes("sigmoid"),
     ATEN.tanh.default: elementwise.activation_named_nodes("tanh"),
     ATEN.mish.default: elementwise.activation_named_nodes("mish"),
+    ATEN.glu.default: elementwise.glu_nodes,
     ATEN.relu6.default: elementwise.relu6_nodes,
     ATEN.gelu.default: elementwise.gelu_nodes,
     ATEN.elu.default: elementwise.elu_nodes,
