@@ -96,5 +96,24 @@ def test_short_signals_continued_as_only_scipy_does(mode, monkeypatch):
     check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
 
 
+def test_booleans():
+    x = np.random.default_rng(0).random(40) < 0.5
+    for name in ("convolve", "correlate"):
+        y, theirs = (getattr(m, name)(x, x[:3], "same") for m in (ca.signal, scipy.signal))
+        assert y.dtype == bool and np.array_equal(y, theirs)
+
+
 def test_one_sample_that_is_mirrored_goes_on_as_it_is():
     assert ca.signal.upfirdn([1.0, 1.0], np.ones((3, 1)), 1, 1, mode="antireflect").tolist() == [[2, 2]] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lags_of_all_lengths(mode):
+    for sizes in itertools.product((0, 1, 2, 5, 8, 13), repeat=2):
+        y, theirs = (m.correlation_lags(*sizes, mode) for m in (ca.signal, scipy.signal))
+        assert y.dtype == theirs.dtype and np.array_equal(y, theirs), sizes
+
+
+def test_lags_of_other_modes_are_refused():
+    with pytest.raises(ValueError, match="Mode other is invalid"):
+        ca.signal.correlation_lags(3, 2, "other")

@@ -33,7 +33,6 @@ from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
 MOST_AXES = 3  # that plans convolve
-ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
@@ -180,7 +179,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
             return convolved_exactly(x, w, mode, dtype, values)
         if method == "auto":
             chosen = "any"
-    elif method == "auto" and x.ndim == 1 and ALIKE * min(x.size, w.size) >= max(x.size, w.size):
+    elif method == "auto" and x.ndim == 1 and short_signals.are_alike([(x.size, w.size)]):
+        # sums are mostly of zeros
         chosen = "fft" if all_finite(x) and all_finite(w) else "auto"
     y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:

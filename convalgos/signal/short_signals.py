@@ -31,7 +31,7 @@ REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes
 COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
 # The same where one is less than so many times as long as the other, along each axis: blocks save little
 ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and along several axes
-# complex, of lines in single and double precision, and along several axes
+# complex, along one or three axes, of lines in single and double precision, and of images
 ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
@@ -144,9 +144,8 @@ def _is_whole(
         return True
     if complexes == 2:
         longest = ALIKE_COMPLEX_LINES[not single]
-        return are_alike(inside, ALIKE_COMPLEX if lines else ALIKE_COMPLEX_IMAGES) and (
-            not lines or sum(inside[0]) <= longest
-        )
+        times = ALIKE_COMPLEX_IMAGES if len(inside) == 2 else ALIKE_COMPLEX
+        return are_alike(inside, times) and (not lines or sum(inside[0]) <= longest)
     if lines:
         groups = bool(others) and all(n == k > 1 for n, k in others)
         return groups and not complexes and elements <= ALIKE_LINES and are_alike(inside)

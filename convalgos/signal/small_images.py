@@ -16,7 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small
-from convalgos.signal.mixed_types import FLOATING, halves_widened, listed_array, promoted
+from convalgos.signal.mixed_types import FLOATING, are_booleans, halves_widened, listed_array, promoted
 from convalgos.signal.modes import wanted_of
 from convalgos.signal.small_calls import (
     BYTES_OF_PRODUCTS,
@@ -37,6 +37,7 @@ NARROW = 8  # rows for each column, from which vectors are filled by columns; Sa
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
+FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 REAL_TAPS = {("F", "f", "f"), ("D", "d", "d")}  # types of images and filters that the same call serves
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -80,6 +81,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 y = convolved_small(in1, in2, mode, correlates)
                 if y is not None:
                     return y
+            if not other and are_booleans(in1, in2):
+                return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and (halves := halves_widened(in1, in2)) is not None:
                 with np.errstate(over="ignore"):
                     return short(*halves, mode, method).astype(np.float16)
@@ -180,7 +183,9 @@ def _unbordered(
 ) -> Small | None:
     if not 0 < len(x_shape) == len(w_shape) < 4 or 0 in x_shape or 0 in w_shape:
         return None
-    if len(x_shape) > 1 and x_shape[-1] == w_shape[-1] == 1:  # vectors are filled along the last axis
+    single = len(x_shape) > 1 and x_shape[-1] == w_shape[-1] == 1
+    if single and max(math.prod(x_shape), math.prod(w_shape)) > FEW_SINGLE:
+        # vectors are filled along the last axis
         made = _unbordered(dtype, x_shape[:-1], w_shape[:-1], correlates, mode)
         return made and _without_last(made, x_shape[:-1], w_shape[:-1])
     pairs = [(1, 1)] * (2 - len(x_shape)) + list(zip(x_shape, w_shape, strict=True))

@@ -27,6 +27,7 @@ from convalgos.signal.small_calls import (
 )
 
 PRODUCTS = 1 << 19  # of a line and a filter that NumPy's loop of dot products convolves; Sapphire Rapids
+FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap"))  # modes of `core.boundaries`
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
@@ -65,13 +66,13 @@ def small_resampled(function: Function) -> Function:
     def short(h: Any, x: Any, up: Any = 1, down: Any = 1, *options: Any, **other: Any) -> Any:
         h, x = listed_array(h), listed_array(x)
         if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and 0 < x.ndim < 4:
+            if (options or other) and _few_continued(h, x, up, down, options, other):
+                return scipy.signal.upfirdn(h, x, up, down, *options, **other)
             axis, mode = _axis_and_mode(x, options, other) if options or other else (x.ndim - 1, "constant")
             if mode is not None and h.ndim == 1:
                 y = _resampled(h, x, up, down, axis, mode)
                 if y is not None:
                     return y
-            elif _few_continued(h, x, up, down, options[1] if len(options) > 1 else other.get("mode")):
-                return scipy.signal.upfirdn(h, x, up, down, *options, **other)
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -150,9 +151,9 @@ def _with_state(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """x filtered by b (k,) / a, which held zi (k - 1 along the axis), and what it holds then; or None."""
     k, n = b.size, x.shape[axis]
-    if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or k < 2 or not x.size:
+    if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or not x.size:
         return None
-    if (common := _in_common(b, a, x, zi.dtype.char)) is None:
+    if (k == 1 and x.size > FEW_SCALED) or (common := _in_common(b, a, x, zi.dtype.char)) is None:
         return None
     if x.ndim == 1:
         if n * k > PRODUCTS:
@@ -187,15 +188,18 @@ def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any
     return axis % x.ndim, mode
 
 
-def _few_continued(h: np.ndarray, x: np.ndarray, up: int, down: int, mode: Any) -> bool:
+def _few_continued(
+    h: np.ndarray, x: np.ndarray, up: int, down: int, options: tuple[Any, ...], other: dict[str, Any]
+) -> bool:
     """Whether SciPy continues and filters signals before ours has begun, in a mode that is only its own.
 
     Of one sample that is mirrored its division by zero ends the process.
     """
+    mode = options[1] if len(options) > 1 else other.get("mode")
     if type(mode) is not str or mode not in CONTINUED or h.ndim != 1 or up < 1 or down < 1:
         return False
-    safe = mode != "antireflect" or min(x.shape) > 1
-    return safe and 0 < x.size * (h.size + up) <= FEW_CONTINUED * down
+    few = 0 < x.size * (h.size + up) <= FEW_CONTINUED * down
+    return few and (mode != "antireflect" or min(x.shape) > 1)
 
 
 def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str) -> np.ndarray | None:
