@@ -14,8 +14,8 @@ from convalgos.signal import (
     resampling,
     short_windows,
     small_calls,
-    small_images,
     small_lines,
+    small_separable,
 )
 
 TOLERANCES = {"f": 2e-5, "F": 2e-5}  # relative to the largest answer; 1e-11 for all others
@@ -33,8 +33,7 @@ def planned(monkeypatch, request):
             monkeypatch.setattr(module, name, 0)
     for module, name in (
         (images, "TINY"),
-        (small_images, "FEW_ALONG"),
-        (small_images, "FEW_TIMES"),
+        (small_separable, "FEW"),
         (small_lines, "BYTES_OF_RATES"),
         (small_lines, "FEW_CONTINUED"),
         (resampling, "FEW_COMPLEX"),

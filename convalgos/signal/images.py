@@ -17,7 +17,7 @@ from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering.line_filters import filter_lines
 from convalgos.cpu.filtering.line_steps import LineStep
-from convalgos.signal import short_windows, small_images
+from convalgos.signal import short_windows, small_images, small_separable
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import filtered
@@ -85,7 +85,7 @@ def correlate2d(
     return _bordered(in1, in2, True, mode, boundary, fillvalue, out)
 
 
-@small_images.small_both_axes
+@small_separable.small_both_axes
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
