@@ -35,7 +35,6 @@ def planned(monkeypatch, request):
         (images, "TINY"),
         (small_separable, "FEW"),
         (small_lines, "BYTES_OF_RATES"),
-        (small_lines, "FEW_CONTINUED"),
         (resampling, "FEW_COMPLEX"),
     ):
         monkeypatch.setattr(module, name, 0)

@@ -7,7 +7,7 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import small_lines
+from convalgos.signal import extensions, small_calls, small_lines
 
 MODES = ("full", "same", "valid")
 ALIKE = [  # shapes that are transformed whole
@@ -86,14 +86,43 @@ def test_states_of_several_axes(axis, taps):
         ca.signal.lfilter(b, 1, x, axis, array(wrong, "f", 2))
 
 
-@pytest.mark.parametrize("mode", sorted(small_lines.CONTINUED))
-def test_short_signals_continued_as_only_scipy_does(mode, monkeypatch):
-    x, h = array((3, 20), "d", 0), array((9,), "d", 1)
-    theirs = scipy.signal.upfirdn(h, x, 3, 2, mode=mode)
-    check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
-    check(ca.signal.upfirdn(h, x, 3, 2, -1, mode), theirs, mode)
-    monkeypatch.setattr(small_lines, "FEW_CONTINUED", 0)
-    check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
+@pytest.mark.parametrize("mode", extensions.MIXED)
+def test_signals_continued_as_only_scipy_does(mode, monkeypatch):
+    """Short ones, mirrored again and again, too; by the compiled call, and beside a plan."""
+    rng, theirs = np.random.default_rng(3), scipy.signal.upfirdn
+    monkeypatch.setattr(scipy.signal, "upfirdn", None)
+    for most in (small_lines.BYTES_OF_RATES, 0):
+        monkeypatch.setattr(small_lines, "BYTES_OF_RATES", most)
+        small_calls.known_calls.clear()
+        for shape, axis in itertools.product(((2,), (23,), (3, 20), (2, 3, 5), (2, 3, 2, 4)), (0, -1)):
+            for chars, (up, down) in itertools.product(
+                ("dd", "ff", "fF", "DD", "lh"), ((1, 1), (3, 2), (2, 5))
+            ):
+                h, x = array((int(rng.integers(1, 40)),), chars[0], 1), array(shape, chars[1], 2)
+                if most == 0 and chars in ("fF", "DD") and h.size <= 20 * up:
+                    continue  # which only the compiled call takes
+                y = ca.signal.upfirdn(h, x, up, down, axis, mode)
+                check(y, theirs(h, x, up, down, axis, mode), shape, chars, up, down, h.size)
+
+
+def test_what_is_not_finite_reaches_only_what_reads_it():
+    """A sample that no sum beyond the ends takes does not spread there."""
+    x = np.arange(1.0, 20.0)
+    x[7] = np.inf
+    for mode in extensions.MIXED:
+        y, theirs = (m.upfirdn([1.0, 2.0, 3.0], x, 1, 1, mode=mode) for m in (ca.signal, scipy.signal))
+        assert np.array_equal(np.isfinite(y), np.isfinite(theirs)), mode
+
+
+@pytest.mark.parametrize("axis", range(-4, 4))
+def test_rates_along_axes_of_many(axis):
+    for shape in ((3, 4, 2, 5), (1, 6, 1, 1), (2, 1, 3, 7)):
+        for chars, rates in itertools.product(("dd", "fF", "dB"), ((1, 1), (3, 2), (2, 5))):
+            h, x = array((9,), chars[0], 1), array(shape, chars[1], 2)
+            for mode in ("constant", "symmetric"):
+                y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+                check(y, theirs, shape, chars, rates, mode)
+                assert y.flags.c_contiguous
 
 
 def test_booleans():
