@@ -1,6 +1,7 @@
 """Short ways for small images and signals: SciPy's answers for every type, in whatever way arrays lie."""
 
 import itertools
+import pickle
 import sys
 
 import numpy as np
@@ -158,7 +159,7 @@ def test_separable_calls_in_one_slot_and_results_that_are_kept():
         assert np.allclose(y, 0.5 * (0.25 * (padded[:, :-2] + padded[:, 2:]) + 0.5 * x))
 
 
-def test_what_the_compiled_call_of_separable_filters_leaves():
+def test_what_the_compiled_call_of_separable_filters_leaves(monkeypatch):
     x, h = np.arange(30.0).reshape(5, 6), np.array([0.25, 0.5, 0.25])
     expected = ca.signal.sepfir2d(x, h, h)  # known by its sizes
     for other in (np.array([0.25, np.nan, 0.25]), np.array([np.inf, 0.5, 0.25])):
@@ -168,6 +169,12 @@ def test_what_the_compiled_call_of_separable_filters_leaves():
             )
     for given in (x.astype(">f8"), x.view(np.memmap), x.tolist()):
         assert np.allclose(ca.signal.sepfir2d(given, h, h), expected)
+    filtered = small_separable.small_both_axes(refuse)
+    assert filtered(x, h, h).dtype is np.dtype(float)
+    monkeypatch.setattr(scipy.signal, "sepfir2d", refuse)
+    pickled = pickle.loads(pickle.dumps(x))  # whose type is another object
+    assert np.allclose(filtered(pickled, h, h), expected)
+    monkeypatch.undo()
     odd = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float64).reshape(5, 6)
     assert np.allclose(ca.signal.sepfir2d(odd, h, h), expected)
     assert np.allclose(ca.signal.sepfir2d(hrow=h, hcol=h, input=x), expected)

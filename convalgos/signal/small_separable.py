@@ -38,15 +38,16 @@ def small_both_axes(function: Function) -> Function:
         """A call that is not known."""
         nonlocal calls, call, address
         if type(input) is type(hrow) is type(hcol) is np.ndarray and input.ndim == 2:
-            dtype = _result(input, hrow, hcol)
-            if dtype is not None and hrow.size == hcol.size == 1 and input.size > SINGLE_TAPS:
-                return _times(input.astype(dtype), hrow[0], hcol[0])
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
                 calls = SeparableCalls()
                 call, address = compiled, calls.address
-            if calls is not None and dtype is not None and _fits(input, hrow, hcol, dtype):
-                upright = _is_upright(input.shape, dtype)
-                if calls.add(input, hrow, hcol, dtype, upright):
+            times = hrow.size == hcol.size == 1 and input.size > SINGLE_TAPS
+            if times or (calls is not None and calls.asks_for(input, hrow, hcol)):
+                dtype = _result(input, hrow, hcol)
+                if dtype is not None and times:
+                    return _times(input.astype(dtype), hrow[0], hcol[0])
+                if dtype is not None and calls is not None and _fits(input, hrow, hcol, dtype):
+                    calls.add(input, hrow, hcol, dtype, _is_upright(input.shape, dtype))
                     return call(address, input, hrow, hcol)
             few = input.size * (hrow.size + hcol.size) <= FEW
             if few and hcol.size <= input.shape[0] and hrow.size <= input.shape[1]:  # else SciPy reads beyond
@@ -66,9 +67,9 @@ def _not_yet(address: int, x: Any, rows: Any, columns: Any) -> None:
 def _result(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.dtype | None:
     """The type of the result; None of what is not taken here."""
     taken = rows.ndim == columns.ndim == 1 and rows.size % 2 == columns.size % 2 == 1 and x.size
-    if not taken or any(np.dtype(a.dtype.char) is not a.dtype for a in (x, rows, columns)):
+    if not taken or not all(a.dtype.isnative for a in (x, rows, columns)):
         return None
-    dtype = np.dtype(OF_INTEGERS.get(x.dtype.char, x.dtype))
+    dtype = np.dtype(OF_INTEGERS.get(x.dtype.char, x.dtype.char))
     if dtype.char not in FLOATING or any(h.dtype.char not in OF_TAPS[dtype.char] for h in (rows, columns)):
         return None
     return dtype

@@ -28,21 +28,21 @@ from convalgos.cpu.filtering.small_elements import (
 )
 from convalgos.cpu.filtering.small_windows import WINDOW_FIELDS, SmallWindows, run_windows
 from convalgos.cpu.runtime import array_calls, jit
-from convalgos.cpu.runtime.new_arrays import array_maker, python_array
+from convalgos.cpu.runtime.new_arrays import NUMBER, TOLD, array_maker, python_array, type_word
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import Value, carray, external, intrinsic, ir, pointer
 
 SIZES = array_calls.SIZES
-SLOTS = 256  # calls that are known, a power of two
+SLOTS = 1024  # calls that are known, a power of two
 AGAIN = 16  # times that others must ask for the slot of a known call, which takes as long as some of them
 KINDS = "bBhHifd"  # types of numbers that are converted
 NOT, INT8, UINT8, INT16, UINT16, INT32, SINGLE, DOUBLE = range(-1, 7)
 TABLE = fields("array new entries")
-# Types and sizes of the image and of the filters of rows and columns; the type of the result, with its bytes,
+# Types, as `type_word` tells, and sizes of the image and of the filters; the result's type, with its bytes,
 # and those of a real number in it; what is converted from which kind, or `NOT`, and to where; the record of
 # `SmallWindows` that comes first, and whether it filters columns; and where a result is before its transpose
 ENTRY = fields(
-    "x_dtype row_dtype column_dtype height width row_taps column_taps dtype size part x_kind row_kind "
+    "x_type row_type column_type height width row_taps column_taps dtype size part x_kind row_kind "
     "column_kind x rows columns first upright y"
 )
 
@@ -139,9 +139,9 @@ def filter_both(e: Any, x: int, one: int, two: int, y: int) -> bool:
 
 
 @jit.helper
-def call_slot(height: int, width: int, row_taps: int, column_taps: int, x_dtype: int, row_dtype: int) -> int:
+def call_slot(height: int, width: int, row_taps: int, column_taps: int, x_type: int, row_type: int) -> int:
     mixed = ((height * 5 + width) * 11 + row_taps) * 11 + column_taps
-    return (mixed + x_dtype // 16 + row_dtype // 32) & (SLOTS - 1)
+    return (mixed + x_type // NUMBER * 131 + row_type // NUMBER * 17) & (SLOTS - 1)
 
 
 @jit.helper
@@ -163,13 +163,14 @@ def _filter_separable(this: int, given: int, count: int) -> int:
     x, one, two = word_of(given + 8), word_of(given + 16), word_of(given + 24)
     result = this  # it is None
     if are_arrays(t, x, one, two):
-        sizes, x_dtype, row_dtype = word_of(x + SIZES), word_of(x + DTYPE), word_of(one + DTYPE)
+        x_type, row_type = word_of(word_of(x + DTYPE) + TOLD), word_of(word_of(one + DTYPE) + TOLD)
+        column_type, sizes = word_of(word_of(two + DTYPE) + TOLD), word_of(x + SIZES)
         row_taps, column_taps = word_of(word_of(one + SIZES)), word_of(word_of(two + SIZES))
         height, width = word_of(sizes), word_of(sizes + 8)
-        slot = call_slot(height, width, row_taps, column_taps, x_dtype, row_dtype)
+        slot = call_slot(height, width, row_taps, column_taps, x_type, row_type)
         e = carray(pointer(t.entries + slot * ENTRY.itemsize), 1, ENTRY)[0]
         if (
-            (e.x_dtype, e.row_dtype, e.column_dtype) == (x_dtype, row_dtype, word_of(two + DTYPE))
+            (e.x_type, e.row_type, e.column_type) == (x_type, row_type, column_type)
             and (e.height, e.width, e.row_taps, e.column_taps) == (height, width, row_taps, column_taps)
         ):  # fmt: skip
             count_reference(e.dtype)
@@ -204,18 +205,20 @@ class SeparableCalls:
         self._table = np.array([(id(np.ndarray), array_maker(), self._entries.ctypes.data)], TABLE)
         self.address: int = self._table.ctypes.data
 
-    def add(self, x: np.ndarray, one: np.ndarray, two: np.ndarray, dtype: np.dtype, upright: bool) -> bool:
+    def asks_for(self, x: np.ndarray, one: np.ndarray, two: np.ndarray) -> bool:
+        """Whether a call that is not known is to be added now: the slot is free, or others asked for it."""
+        slot = _slot(x, one, two)
+        self._asked[slot] += 1
+        return self._asked[slot] % AGAIN == 1
+
+    def add(self, x: np.ndarray, one: np.ndarray, two: np.ndarray, dtype: np.dtype, upright: bool) -> None:
         """Know images like x (height, width), filtered by filters like these, with results of a type.
 
-        Types are NumPy's own. `upright`: columns are filtered first. False where the slot is another call's.
+        `upright`: columns are filtered first.
         """
         (height, width), row_taps, column_taps = x.shape, one.size, two.size
-        slot = call_slot(height, width, row_taps, column_taps, id(x.dtype), id(one.dtype))
-        self._asked[slot] += 1
-        if self._asked[slot] % AGAIN != 1:
-            return False
         scratch = [np.zeros(a.shape, dtype) for a in (x, one, two)]
-        kinds = [NOT if a.dtype is dtype else KINDS.index(a.dtype.char) for a in (x, one, two)]
+        kinds = [NOT if a.dtype == dtype else KINDS.index(a.dtype.char) for a in (x, one, two)]
         sizes, taps = (height, width), (column_taps, row_taps)
         if upright:
             sizes, taps = sizes[::-1], taps[::-1]
@@ -226,12 +229,16 @@ class SeparableCalls:
         first.then(SmallWindows(dtype, (taps[0], 1), (across, np.arange(sizes[1])), True))
         y = np.empty(sizes, dtype)
         values = (
-            id(x.dtype), id(one.dtype), id(two.dtype), height, width, row_taps, column_taps, id(dtype),
+            *(type_word(a.dtype) for a in (x, one, two)), height, width, row_taps, column_taps, id(dtype),
             dtype.itemsize, dtype.itemsize // (2 if dtype.kind == "c" else 1), *kinds,
             *(a.ctypes.data for a in scratch), first.address, int(upright), y.ctypes.data,
         )  # fmt: skip
+        slot = _slot(x, one, two)
         before = self._held[slot]
         self._entries[slot] = values
-        self._held[slot] = scratch, first, y, (x.dtype, one.dtype, two.dtype, dtype)
+        self._held[slot] = scratch, first, y, dtype
         del before  # only now, as the entry pointed to it
-        return True
+
+
+def _slot(x: np.ndarray, one: np.ndarray, two: np.ndarray) -> int:
+    return call_slot(*x.shape, one.size, two.size, type_word(x.dtype), type_word(one.dtype))

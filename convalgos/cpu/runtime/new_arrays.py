@@ -9,10 +9,16 @@ import ctypes
 import functools
 from importlib import import_module
 
+import numpy as np
+
 from convalgos.cpu.vectors.simd import Value, intrinsic, ir
 
 VERSIONS = (0x01000009, 0x02000000)  # of NumPy's binary interface, 1 and 2
 GET_VERSION, NEW = 0, 94  # places of functions in the interface, which do not change within a version
+TOLD = (
+    object.__basicsize__ + 8
+)  # from the first byte of a dtype to kind, character, order of bytes and number
+NUMBER = 1 << 32  # by which the number is multiplied there
 
 
 @intrinsic
@@ -44,5 +50,18 @@ def array_maker() -> int:
         address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
         functions = (ctypes.c_void_p * (NEW + 1)).from_address(address(capsule, None))
         version = ctypes.CFUNCTYPE(ctypes.c_uint)(functions[GET_VERSION] or 0)()
-        return functions[NEW] or 0 if version in VERSIONS else 0
+        known = version in VERSIONS and all(_is_known(np.dtype(name)) for name in ("b", "f", "D", ">i4"))
+        return functions[NEW] or 0 if known else 0
     return 0
+
+
+def type_word(dtype: np.dtype) -> int:
+    """What tells a type of numbers, whichever object stands for it, as those of pickled arrays do."""
+    return ctypes.c_int64.from_address(id(dtype) + TOLD).value
+
+
+def _is_known(dtype: np.dtype) -> bool:
+    """Whether it is told where it is looked for."""
+    told = f"{dtype.kind}{dtype.char}{dtype.byteorder}".encode()
+    word = type_word(dtype)
+    return word.to_bytes(8, "little")[:3] == told and word // NUMBER == dtype.num
