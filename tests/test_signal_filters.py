@@ -14,6 +14,7 @@ from convalgos.signal import (
     resampling,
     short_windows,
     small_calls,
+    small_images,
     small_lines,
     small_separable,
 )
@@ -32,7 +33,7 @@ def planned(monkeypatch, request):
         for module, name in ((lines, "PRODUCTS"), (short_windows, "GATHERED"), (extensions, "FEW")):
             monkeypatch.setattr(module, name, 0)
     for module, name in (
-        (images, "TINY"),
+        (small_images, "TINY"),
         (small_separable, "FEW"),
         (small_lines, "BYTES_OF_RATES"),
         (resampling, "FEW_COMPLEX"),

@@ -7,7 +7,8 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import extensions, small_calls, small_lines
+from convalgos.core.plan_cache import forget_all_plans
+from convalgos.signal import choosing, extensions, small_calls, small_lines
 
 MODES = ("full", "same", "valid")
 ALIKE = [  # shapes that are transformed whole
@@ -146,3 +147,47 @@ def test_lags_of_all_lengths(mode):
 def test_lags_of_other_modes_are_refused():
     with pytest.raises(ValueError, match="Mode other is invalid"):
         ca.signal.correlation_lags(3, 2, "other")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_methods_of_integers_are_scipys(mode):
+    """By their largest sum, of which 2**52 is one too large, and else by shapes; asked for twice."""
+    for n, k, largest in (
+        (50, 9, 3),
+        (100_000, 20_000, 3),
+        (64, 4, 2**25),
+        (64, 4, 2**25 - 1),
+        (64, 4, -(2**26)),
+    ):
+        for char in "lihB":
+            info = np.iinfo(char)
+            x, w = np.zeros(n, char), np.zeros(k, char)
+            x[3], w[1] = (min(max(largest, info.min), info.max),) * 2
+            for _ in range(2):
+                given = (x, w, mode), (w, x, mode)
+                for arrays in given[: 1 if mode == "valid" else 2]:
+                    y, theirs = (m.choose_conv_method(*arrays) for m in (ca.signal, scipy.signal))
+                    assert y == theirs, (n, k, largest, char)
+
+
+def test_methods_are_kept_until_plans_are_forgotten():
+    x, w = np.ones((30, 4)), np.ones((3, 9))  # neither is inside the other, and SciPy is asked
+    for _ in range(2):
+        assert ca.signal.choose_conv_method(x, w, "valid") == scipy.signal.choose_conv_method(x, w, "valid")
+    assert choosing._known
+    forget_all_plans()
+    assert not choosing._known
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            ca.signal.choose_conv_method(x, w, "other")
+
+
+@pytest.mark.parametrize("char", "fdFD")
+def test_states_behind_long_signals(char, monkeypatch):
+    """By the compiled call, by NumPy's loop, and by a plan."""
+    monkeypatch.setattr(small_lines, "LONG_BARE", 3000)
+    for n, k in ((5000, 2), (2000, 3), (518, 580), (9000, 200)):
+        b, x, zi = array((k,), char, 0), array((n,), char, 1), array((k - 1,), char, 2)
+        ours, theirs = (m.lfilter(b, 2.0, x, zi=zi) for m in (ca.signal, scipy.signal))
+        for y, wanted in zip(ours, theirs, strict=True):
+            check(y, wanted, n, k)

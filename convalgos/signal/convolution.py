@@ -69,8 +69,6 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
         array([1. , 2.5, 4. ])
     """
     sums = method in ("auto", "direct")
-    if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
-        return scipy.signal.convolve(*few, mode, "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, False)) is not None:
         return y
     y = short_signals.summed(in1, in2, mode) if sums else None
@@ -94,8 +92,6 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
         array([2. , 3.5, 3. ])
     """
     sums = method in ("auto", "direct")
-    if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
-        return scipy.signal.correlate(*few, mode, "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, True)) is not None:
         return y
     y = short_signals.correlated(in1, in2, mode) if sums else None

@@ -28,6 +28,15 @@ def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
     return 1 if all(b >= a for a, b in pairs) else None
 
 
+def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
+    """How many products of elements of two arrays are summed."""
+    products = math.prod(shape1) * math.prod(shape2)
+    if mode == "valid":
+        for n, k in zip(shape1, shape2, strict=True):
+            products = products // max(n, k, 1) * (abs(n - k) + 1)
+    return products
+
+
 def larger_first(
     x: np.ndarray, w: np.ndarray, mode: str
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:

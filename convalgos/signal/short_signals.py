@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal.modes import larger
+from convalgos.signal.modes import larger, products_summed
 from convalgos.signal.small_images import convolved_small
 from convalgos.signal.window_sums import few_along
 
@@ -24,8 +24,6 @@ PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
 TAPS = 10  # elements of the smaller one of two arrays of several axes
-FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
-FEW_OF_VOLUMES = 1 << 10  # and of more axes
 DOTS = 8  # outputs that are no more than dot products
 REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
 COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
@@ -99,28 +97,6 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
 def are_alike(pairs: Iterable[tuple[int, int]], times: int = ALIKE) -> bool:
     """Whether one size is less than some times the other, in all pairs."""
     return all(max(pair) < times * min(pair) for pair in pairs)
-
-
-def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
-    """How many products of elements of two arrays are summed."""
-    products = math.prod(shape1) * math.prod(shape2)
-    if mode == "valid":
-        for n, k in zip(shape1, shape2, strict=True):
-            products = products // max(n, k, 1) * (abs(n - k) + 1)
-    return products
-
-
-def few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both in one type, where SciPy sums along several axes before ours has begun."""
-    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not 1 < in1.ndim == in2.ndim:
-        return None
-    if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
-        return None
-    most = FEW if in1.ndim == 2 else FEW_OF_VOLUMES
-    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
-        return None
-    dtype = np.result_type(in1, in2)
-    return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
 
 
 # --- inside ----------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal.mixed_types import are_booleans, halves_widened, listed_array, promoted
-from convalgos.signal.modes import wanted_of
+from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
+from convalgos.signal.modes import products_summed, wanted_of
 from convalgos.signal.small_calls import (
     BYTES_OF_SIGNAL,
     NEW,
@@ -30,6 +30,9 @@ from convalgos.signal.small_calls import (
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
+FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
+FEW_OF_VOLUMES = 1 << 10  # and of more axes
+TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -51,6 +54,9 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                 )
                 if y is not None:
                     return y
+                images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
+                if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
+                    return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
             return function(in1, in2, mode, boundary, fillvalue, **other)
 
         return short
@@ -73,6 +79,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 y = convolved_small(in1, in2, mode, correlates)
                 if y is not None:
                     return y
+                if (few := _few_products(in1, in2, mode)) is not None:
+                    return getattr(scipy.signal, function.__name__)(*few, mode, "direct")
             if not other and are_booleans(in1, in2):
                 return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and (halves := halves_widened(in1, in2)) is not None:
@@ -86,6 +94,21 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both in one type, where SciPy sums along several axes before ours has begun."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not 1 < in1.ndim == in2.ndim:
+        return None
+    if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
+        return None
+    most = FEW if in1.ndim == 2 else FEW_OF_VOLUMES
+    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
+        return None
+    if in1.dtype is in2.dtype:
+        return in1, in2
+    dtype = np.result_type(in1, in2)
+    return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
 
 
 def _called(

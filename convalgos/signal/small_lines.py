@@ -16,6 +16,7 @@ from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.extensions import MIXED, mixed_samples
+from convalgos.signal.lines import BARE
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
 from convalgos.signal.small_calls import (
     NEW,
@@ -27,7 +28,9 @@ from convalgos.signal.small_calls import (
     sources,
 )
 
-PRODUCTS = 1 << 19  # of a line and a filter that NumPy's loop of dot products convolves; Sapphire Rapids
+# A line and a filter that NumPy's loop of dot products convolves: so many products, where nothing is kept, or
+# `BARE` taps of more samples; Sapphire Rapids
+PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
@@ -152,10 +155,13 @@ def _with_state(
         return None
     if (k == 1 and x.size > FEW_SCALED) or (common := _in_common(b, a, x, zi.dtype.char)) is None:
         return None
+    y: np.ndarray | None = None
     if x.ndim == 1:
-        if n * k > PRODUCTS:
-            return None
-        y: np.ndarray | None = np.convolve(common[1], common[0])  # (n + k - 1,)
+        bare = k <= BARE and n > LONG_BARE and common[2].kind == "f"
+        if not bare:
+            y = _kept_lines(*common, 0, k - 1)  # (n + k - 1,)
+        if y is None and (bare or n * k <= PRODUCTS):
+            y = np.convolve(common[1], common[0])
     elif all(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):

@@ -241,4 +241,5 @@ class SeparableCalls:
 
 
 def _slot(x: np.ndarray, one: np.ndarray, two: np.ndarray) -> int:
-    return call_slot(*x.shape, one.size, two.size, type_word(x.dtype), type_word(one.dtype))
+    height, width = x.shape
+    return call_slot(height, width, one.size, two.size, type_word(x.dtype), type_word(one.dtype))
