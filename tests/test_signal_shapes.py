@@ -117,10 +117,13 @@ def test_what_is_not_finite_reaches_only_what_reads_it():
 
 @pytest.mark.parametrize("axis", range(-4, 4))
 def test_rates_along_axes_of_many(axis):
-    for shape in ((3, 4, 2, 5), (1, 6, 1, 1), (2, 1, 3, 7)):
-        for chars, rates in itertools.product(("dd", "fF", "dB"), ((1, 1), (3, 2), (2, 5))):
-            h, x = array((9,), chars[0], 1), array(shape, chars[1], 2)
-            for mode in ("constant", "symmetric"):
+    for shape in ((3, 4, 2, 5), (1, 6, 1, 1), (2, 1, 3, 7), (6, 4, 5), (5, 9), (11,)):
+        if not -len(shape) <= axis < len(shape):
+            continue
+        for chars, rates in itertools.product(("dd", "fF", "dB"), ((1, 1), (3, 2), (2, 5), (1, 3), (2, 6))):
+            x = array(shape, chars[1], 2)
+            for mode, taps in itertools.product(("constant", "symmetric"), (1, 2, 9)):
+                h = array((taps,), chars[0], 1)
                 y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
                 check(y, theirs, shape, chars, rates, mode)
                 assert y.flags.c_contiguous

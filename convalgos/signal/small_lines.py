@@ -280,6 +280,8 @@ def _rates(
     if axis == 0 and len(x_shape) > 1:
         steps = dtype.itemsize, dtype.itemsize * lines
     taps, up, down = -(-taps // common), up // common, down // common
+    if taps == up == 1:
+        return Small(_decimated(down, axis == 0 and len(x_shape) > 1), 0, tuple(shape), None)
     low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
     mixes = None
     if mode in MIXED:
@@ -291,3 +293,15 @@ def _rates(
     parts = 1 if of_filter is dtype else 2  # of samples that meet a real filter
     made = SmallRates(of_filter, parts, lines, n, (taps, common), up, down, outputs, ends, steps, mixes)
     return Small(call, made.address, tuple(shape), made)
+
+
+def _decimated(down: int, columns: bool) -> Function:
+    """Every down-th sample of lines, times a single tap; results of columns are columns."""
+
+    def call(_: int, lines: np.ndarray, h: np.ndarray, y: np.ndarray) -> np.ndarray:
+        to = y.reshape(-1, len(lines)).T if columns else y.reshape(*lines.shape[:-1], -1)
+        with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
+            np.multiply(lines[..., ::down], h[0], out=to)
+        return y
+
+    return call

@@ -45,7 +45,7 @@ from convalgos.cpu.vectors.simd import (
 AT_ONCE = 4  # vectors of a phase that are summed at a time
 RATE_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums lines "
-    "parts n low high down used begins sources y_line y_step part mixed weights"
+    "parts n low high down used begins sources targets y_line y_step part mixed weights"
 )
 SAMPLES = 3  # of a sum that lies beyond the ends
 
@@ -100,9 +100,7 @@ def lay_line(a: Any, x: int, x_step: int) -> None:
             for i in range(count):
                 copy_element(target + i * a.size, source + i * step, a.size)
     for i in range(a.low + a.high):
-        sample = word_of(a.sources + i * 8)
-        place = i if i < a.low else i + a.n
-        target = a.padded + (place % a.down * a.pitch + place // a.down) * a.size
+        sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
         if a.weights != 0:
             at = i * SAMPLES * 8
             for number in range(0, a.size, a.part):
@@ -257,8 +255,10 @@ class SmallRates:
             used.update([(place - low) % down for place in read])
         turns = [-(-(outputs - phase) // up) for phase in range(phases)]
         begins = sorted(begin for begin in used if begin < n)
+        beyond = np.concatenate([np.arange(low), np.arange(low + n, low + n + len(ends[1]))])
         tables = {
-            "places": places, "offsets": offsets, "turns": turns, "begins": begins,
+            "targets": (beyond % down * pitch + beyond // down) * size, "places": places,
+            "offsets": offsets, "turns": turns, "begins": begins,
             "sources": np.concatenate(ends),
         }  # fmt: skip
         self._kept = {name: np.array(table, np.int64) for name, table in tables.items()}
