@@ -115,6 +115,16 @@ def test_what_is_not_finite_reaches_only_what_reads_it():
         assert np.array_equal(np.isfinite(y), np.isfinite(theirs)), mode
 
 
+@pytest.mark.parametrize("mode", sorted({*extensions.MIXED} - {"antireflect"}))
+def test_single_samples_that_are_continued(mode):
+    for shape, rates in itertools.product(((1,), (3, 1), (1, 4, 2)), ((1, 1), (2, 10), (3, 2))):
+        axis = 1 if len(shape) == 2 else 0
+        h, x = array((6,), "d", 1), array(shape, "f", 2)
+        with np.errstate(all="ignore"):
+            y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+        assert y.dtype == theirs.dtype and np.allclose(y, theirs, equal_nan=True), (shape, rates)
+
+
 @pytest.mark.parametrize("axis", range(-4, 4))
 def test_rates_along_axes_of_many(axis):
     for shape in ((3, 4, 2, 5), (1, 6, 1, 1), (2, 1, 3, 7), (6, 4, 5), (5, 9), (11,)):
@@ -194,3 +204,25 @@ def test_states_behind_long_signals(char, monkeypatch):
         ours, theirs = (m.lfilter(b, 2.0, x, zi=zi) for m in (ca.signal, scipy.signal))
         for y, wanted in zip(ours, theirs, strict=True):
             check(y, wanted, n, k)
+
+
+@pytest.mark.parametrize("name", ["convolve2d", "correlate2d"])
+def test_images_inside_filters(name):
+    """In mode "valid" the larger array is the image, whichever comes first; SciPy turns correlations then."""
+    for char, other in itertools.product("dFi", "dFi"):
+        for shape, k in (((3, 5), (4, 5)), ((1, 6), (2, 50)), ((2, 2), (9, 40)), ((7, 7), (7, 7))):
+            x, w = array(shape, char, 0), array(k, other, 1)
+            for boundary, fill in (("fill", 0), ("fill", 3), ("wrap", 0), ("symm", 0)):
+                y, theirs = (
+                    getattr(m, name)(x, w, "valid", boundary, fill) for m in (ca.signal, scipy.signal)
+                )
+                check(y, theirs, char, other, shape, k)
+
+
+def test_many_axes():
+    x, w = array((3, 4, 5, 6), "d", 0), array((2, 3, 2, 3), "F", 1)
+    for name, mode in itertools.product(("convolve", "correlate"), MODES):
+        y, theirs = (getattr(m, name)(x, w, mode) for m in (ca.signal, scipy.signal))
+        check(y, theirs, name, mode)
+    with pytest.raises(ValueError):
+        ca.signal.convolve(x, w[0], "full")

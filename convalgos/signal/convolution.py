@@ -26,13 +26,12 @@ from convalgos.signal.exact_integers import (
 )
 from convalgos.signal.lines import long_signal
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
-from convalgos.signal.modes import MODES, larger, longest_last
+from convalgos.signal.modes import MODES, MOST_AXES, larger, longest_last
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
-MOST_AXES = 3  # that plans convolve
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64

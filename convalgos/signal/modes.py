@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 MODES = ("full", "same", "valid")
+MOST_AXES = 3  # that plans convolve
 NARROW = 8  # outputs along the last dimension that fill vectors, and times these of one that is worth a turn
 WORTH_TURNING = 64  # elements of the smaller array, from which on products take longer than copies
 

@@ -15,7 +15,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
-from convalgos.signal.modes import products_summed, wanted_of
+from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.small_calls import (
     BYTES_OF_SIGNAL,
     NEW,
@@ -81,6 +81,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                     return y
                 if (few := _few_products(in1, in2, mode)) is not None:
                     return getattr(scipy.signal, function.__name__)(*few, mode, "direct")
+                if mode != "valid" and _has_many_axes(in1, in2):
+                    return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and are_booleans(in1, in2):
                 return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and (halves := halves_widened(in1, in2)) is not None:
@@ -109,6 +111,14 @@ def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray
         return in1, in2
     dtype = np.result_type(in1, in2)
     return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
+
+
+def _has_many_axes(in1: Any, in2: Any) -> bool:
+    """Whether arrays of numbers are convolved along more axes than ours convolve."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not MOST_AXES < in1.ndim == in2.ndim:
+        return False
+    many = sum(1 not in pair for pair in zip(in1.shape, in2.shape, strict=True)) > MOST_AXES
+    return many and in1.dtype.char in NUMBERS and in2.dtype.char in NUMBERS
 
 
 def _called(
@@ -152,6 +162,11 @@ def _bordered(
         return None
     if mode not in ("full", "same", "valid") or boundary not in BOUNDARIES:
         return None
+    swapped = mode == "valid" and larger(x_shape, w_shape) == 1
+    if swapped:
+        if correlates and dtype.kind == "c":
+            return None  # SciPy conjugates the other one then
+        x_shape, w_shape = w_shape, x_shape
     pairs = list(zip(x_shape, w_shape, strict=True))
     if mode == "valid" and any(n < k for n, k in pairs):
         return None
@@ -159,7 +174,8 @@ def _bordered(
     if correlates and mode == "same":
         wanted = [(k // 2, n) for n, k in pairs]
     places = reads(BOUNDARIES[boundary], pairs, wanted)
-    return small(dtype, (w_shape[0], w_shape[1]), places, not correlates, fill)
+    made = small(dtype, (w_shape[0], w_shape[1]), places, swapped or not correlates, fill)
+    return made and made._replace(swapped=swapped)
 
 
 def _unbordered(

@@ -37,6 +37,7 @@ EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIX
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
 # Sapphire Rapids, two threads
 BYTES_OF_RATES, BYTES_OF_LINE = 1 << 29, 1 << 22
+LINES = ("smooth", "line")  # modes in which a single sample goes on as only SciPy knows
 OPTIONS = frozenset(("axis", "mode", "cval"))
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 
@@ -73,6 +74,8 @@ def small_resampled(function: Function) -> Function:
                 y = _resampled(h, x, up, down, axis, mode)
                 if y is not None:
                     return y
+                if mode in LINES and x.shape[axis] == 1:
+                    return scipy.signal.upfirdn(h, x, up, down, *options, **other)
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -285,7 +288,7 @@ def _rates(
     low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
     mixes = None
     if mode in MIXED:
-        if n < 2:
+        if n < 2 and mode != "antisymmetric":
             return None
         mixes = mixed_samples(mode, n, low, high)
     places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
