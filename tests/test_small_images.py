@@ -1,5 +1,6 @@
 """Short ways for small images and signals: SciPy's answers for every type, in whatever way arrays lie."""
 
+import concurrent.futures
 import itertools
 import pickle
 import sys
@@ -157,6 +158,22 @@ def test_separable_calls_in_one_slot_and_results_that_are_kept():
     for x, y in found:
         padded = np.pad(x, [(0, 0), (1, 1)], "symmetric")
         assert np.allclose(y, 0.5 * (0.25 * (padded[:, :-2] + padded[:, 2:]) + 0.5 * x))
+
+
+def test_separable_calls_of_many_threads():
+    """That all begin with an empty table, whose slots they take from each other."""
+    filtered = small_separable.small_both_axes(ca.signal.sepfir2d.__wrapped__)
+    h, sizes = np.array([0.25, 0.5, 0.25]), list(itertools.product(range(1, 24), repeat=2))
+
+    def run(first):
+        for height, width in sizes[first:] + sizes[:first]:
+            x = np.arange(height * width, dtype=float).reshape(height, width)
+            padded = np.pad(x, [(0, 0), (1, 1)], "symmetric")
+            wanted = 0.5 * (0.25 * (padded[:, :-2] + padded[:, 2:]) + 0.5 * x)
+            assert np.allclose(filtered(x, h, h[1:2]), wanted)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(run, range(0, 400, 50)))
 
 
 def test_what_the_compiled_call_of_separable_filters_leaves(monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.errors import missing
+from convalgos.core.forks import guarded
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.separable_calls import SeparableCalls, filter_separable
 from convalgos.signal.mixed_types import FLOATING
@@ -25,7 +27,7 @@ def small_both_axes(function: Function) -> Function:
     """Of `sepfir2d`."""
     calls: SeparableCalls | None = None
     call: Function = _not_yet
-    address = 0
+    address, lock = 0, guarded(threading.Lock())
 
     @functools.wraps(function)
     def short(input: Any, hrow: Any, hcol: Any, *, out: Any = None) -> Any:
@@ -39,8 +41,12 @@ def small_both_axes(function: Function) -> Function:
         nonlocal calls, call, address
         if type(input) is type(hrow) is type(hcol) is np.ndarray and input.ndim == 2:
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
-                calls = SeparableCalls()
-                call, address = compiled, calls.address
+                with lock:
+                    if calls is None:
+                        made = SeparableCalls()
+                        address = made.address
+                        call = compiled  # other threads may call it from here on,
+                        calls = made  # and add to the table
             times = hrow.size == hcol.size == 1 and input.size > SINGLE_TAPS
             if times or (calls is not None and calls.asks_for(input, hrow, hcol)):
                 dtype = _result(input, hrow, hcol)
@@ -48,7 +54,8 @@ def small_both_axes(function: Function) -> Function:
                     return _times(input.astype(dtype), hrow[0], hcol[0])
                 if dtype is not None and calls is not None and _fits(input, hrow, hcol, dtype):
                     calls.add(input, hrow, hcol, dtype, _is_upright(input.shape, dtype))
-                    return call(address, input, hrow, hcol)
+                    if (y := call(address, input, hrow, hcol)) is not None:  # no thread took the slot since
+                        return y
             few = input.size * (hrow.size + hcol.size) <= FEW
             if few and hcol.size <= input.shape[0] and hrow.size <= input.shape[1]:  # else SciPy reads beyond
                 return scipy.signal.sepfir2d(input, hrow, hcol)
