@@ -17,6 +17,8 @@ from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
 
 FEW = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
+BYTES = 3 << 16  # of an image, from which on a plan is faster; Sapphire Rapids, two threads
+BYTES_UPRIGHT = 1 << 24  # products of a narrow one, times the bytes of each; Sapphire Rapids, two threads
 NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 SINGLE_TAPS = 1 << 12  # pixels from which on NumPy multiplies them by single taps; Sapphire Rapids
 OF_INTEGERS = {"b": "f", "B": "f", "h": "f", "H": "f", "i": "d"}  # types of results
@@ -56,7 +58,7 @@ def small_both_axes(function: Function) -> Function:
                     calls.add(input, hrow, hcol, dtype, _is_upright(input.shape, dtype))
                     if (y := call(address, input, hrow, hcol)) is not None:  # no thread took the slot since
                         return y
-            few = input.size * (hrow.size + hcol.size) <= FEW
+            few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
             if few and hcol.size <= input.shape[0] and hrow.size <= input.shape[1]:  # else SciPy reads beyond
                 return scipy.signal.sepfir2d(input, hrow, hcol)
         return function(input, hrow, hcol)
@@ -84,7 +86,12 @@ def _result(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.dtype | 
 
 def _fits(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, dtype: np.dtype) -> bool:
     """Whether the compiled call takes these, and is the fastest way."""
-    if x.size * (rows.size + columns.size) * dtype.itemsize > BYTES_OF_PRODUCTS:
+    products = x.size * (rows.size + columns.size) * dtype.itemsize
+    if _is_upright(x.shape, dtype):
+        fast = products <= BYTES_UPRIGHT
+    else:
+        fast = products <= BYTES_OF_PRODUCTS and x.size * dtype.itemsize <= BYTES
+    if not fast:
         return False
     aligned = all(a.flags.aligned for a in (x, rows, columns))
     return aligned and all(bool(np.isfinite(h).all()) for h in (rows, columns))
