@@ -155,7 +155,8 @@ def test_every_factory_of_kernels_is_listed():
         ("convalgos.cpu.runtime.jit", name)
         for name in ("of_borrowed", "of_threads", "table_address", "data_address")
     } - {("convalgos.cpu.runtime.array_calls", name) for name in ("array_call", "integer_call")} - {
-        ("convalgos.cpu.filtering.small_windows", name) for name in ("filter_small", "filter_lines_small")
+        ("convalgos.cpu.filtering.small_windows", "filter_small"),
+        ("convalgos.cpu.filtering.separable_calls", "filter_separable"),
     } - {("convalgos.cpu.filtering.small_rates", "filter_rates")} - {
         ("convalgos.cpu.runtime.record_launch", "launch_record")
     } - {("convalgos.cpu.runtime.recent_calls", "find_call")}

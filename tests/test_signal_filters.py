@@ -16,6 +16,7 @@ from convalgos.signal import (
     small_calls,
     small_images,
     small_lines,
+    small_separable,
 )
 
 TOLERANCES = {"f": 2e-5, "F": 2e-5}  # relative to the largest answer; 1e-11 for all others
@@ -32,11 +33,9 @@ def planned(monkeypatch, request):
         for module, name in ((lines, "PRODUCTS"), (short_windows, "GATHERED"), (extensions, "FEW")):
             monkeypatch.setattr(module, name, 0)
     for module, name in (
-        (images, "TINY"),
-        (small_images, "FEW_ALONG"),
-        (small_images, "FEW_TIMES"),
+        (small_images, "TINY"),
+        (small_separable, "FEW"),
         (small_lines, "BYTES_OF_RATES"),
-        (small_lines, "FEW_CONTINUED"),
         (resampling, "FEW_COMPLEX"),
     ):
         monkeypatch.setattr(module, name, 0)

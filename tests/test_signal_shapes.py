@@ -7,7 +7,8 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import small_lines
+from convalgos.core.plan_cache import forget_all_plans
+from convalgos.signal import choosing, extensions, small_calls, small_lines
 
 MODES = ("full", "same", "valid")
 ALIKE = [  # shapes that are transformed whole
@@ -86,15 +87,142 @@ def test_states_of_several_axes(axis, taps):
         ca.signal.lfilter(b, 1, x, axis, array(wrong, "f", 2))
 
 
-@pytest.mark.parametrize("mode", sorted(small_lines.CONTINUED))
-def test_short_signals_continued_as_only_scipy_does(mode, monkeypatch):
-    x, h = array((3, 20), "d", 0), array((9,), "d", 1)
-    theirs = scipy.signal.upfirdn(h, x, 3, 2, mode=mode)
-    check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
-    check(ca.signal.upfirdn(h, x, 3, 2, -1, mode), theirs, mode)
-    monkeypatch.setattr(small_lines, "FEW_CONTINUED", 0)
-    check(ca.signal.upfirdn(h, x, 3, 2, mode=mode), theirs, mode)
+@pytest.mark.parametrize("mode", extensions.MIXED)
+def test_signals_continued_as_only_scipy_does(mode, monkeypatch):
+    """Short ones, mirrored again and again, too; by the compiled call, and beside a plan."""
+    rng, theirs = np.random.default_rng(3), scipy.signal.upfirdn
+    monkeypatch.setattr(scipy.signal, "upfirdn", None)
+    for most in (small_lines.BYTES_OF_RATES, 0):
+        monkeypatch.setattr(small_lines, "BYTES_OF_RATES", most)
+        small_calls.known_calls.clear()
+        for shape, axis in itertools.product(((2,), (23,), (3, 20), (2, 3, 5), (2, 3, 2, 4)), (0, -1)):
+            for chars, (up, down) in itertools.product(
+                ("dd", "ff", "fF", "DD", "lh"), ((1, 1), (3, 2), (2, 5))
+            ):
+                h, x = array((int(rng.integers(1, 40)),), chars[0], 1), array(shape, chars[1], 2)
+                if most == 0 and chars in ("fF", "DD") and h.size <= 20 * up:
+                    continue  # which only the compiled call takes
+                y = ca.signal.upfirdn(h, x, up, down, axis, mode)
+                check(y, theirs(h, x, up, down, axis, mode), shape, chars, up, down, h.size)
+
+
+def test_what_is_not_finite_reaches_only_what_reads_it():
+    """A sample that no sum beyond the ends takes does not spread there."""
+    x = np.arange(1.0, 20.0)
+    x[7] = np.inf
+    for mode in extensions.MIXED:
+        y, theirs = (m.upfirdn([1.0, 2.0, 3.0], x, 1, 1, mode=mode) for m in (ca.signal, scipy.signal))
+        assert np.array_equal(np.isfinite(y), np.isfinite(theirs)), mode
+
+
+@pytest.mark.parametrize("mode", sorted({*extensions.MIXED} - {"antireflect"}))
+def test_single_samples_that_are_continued(mode):
+    for shape, rates in itertools.product(((1,), (3, 1), (1, 4, 2)), ((1, 1), (2, 10), (3, 2))):
+        axis = 1 if len(shape) == 2 else 0
+        h, x = array((6,), "d", 1), array(shape, "f", 2)
+        with np.errstate(all="ignore"):
+            y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+        assert y.dtype == theirs.dtype and np.allclose(y, theirs, equal_nan=True), (shape, rates)
+
+
+@pytest.mark.parametrize("axis", range(-4, 4))
+def test_rates_along_axes_of_many(axis):
+    for shape in ((3, 4, 2, 5), (1, 6, 1, 1), (2, 1, 3, 7), (6, 4, 5), (5, 9), (11,)):
+        if not -len(shape) <= axis < len(shape):
+            continue
+        for chars, rates in itertools.product(("dd", "fF", "dB"), ((1, 1), (3, 2), (2, 5), (1, 3), (2, 6))):
+            x = array(shape, chars[1], 2)
+            for mode, taps in itertools.product(("constant", "symmetric"), (1, 2, 9)):
+                h = array((taps,), chars[0], 1)
+                y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+                check(y, theirs, shape, chars, rates, mode)
+                assert y.flags.c_contiguous
+
+
+def test_booleans():
+    x = np.random.default_rng(0).random(40) < 0.5
+    for name in ("convolve", "correlate"):
+        y, theirs = (getattr(m, name)(x, x[:3], "same") for m in (ca.signal, scipy.signal))
+        assert y.dtype == bool and np.array_equal(y, theirs)
 
 
 def test_one_sample_that_is_mirrored_goes_on_as_it_is():
     assert ca.signal.upfirdn([1.0, 1.0], np.ones((3, 1)), 1, 1, mode="antireflect").tolist() == [[2, 2]] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lags_of_all_lengths(mode):
+    for sizes in itertools.product((0, 1, 2, 5, 8, 13), repeat=2):
+        y, theirs = (m.correlation_lags(*sizes, mode) for m in (ca.signal, scipy.signal))
+        assert y.dtype == theirs.dtype and np.array_equal(y, theirs), sizes
+
+
+def test_lags_of_other_modes_are_refused():
+    with pytest.raises(ValueError, match="Mode other is invalid"):
+        ca.signal.correlation_lags(3, 2, "other")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_methods_of_integers_are_scipys(mode):
+    """By their largest sum, of which 2**52 is one too large, and else by shapes; asked for twice."""
+    for n, k, largest in (
+        (50, 9, 3),
+        (100_000, 20_000, 3),
+        (64, 4, 2**25),
+        (64, 4, 2**25 - 1),
+        (64, 4, -(2**26)),
+    ):
+        for char in "lihB":
+            info = np.iinfo(char)
+            x, w = np.zeros(n, char), np.zeros(k, char)
+            x[3], w[1] = (min(max(largest, info.min), info.max),) * 2
+            for _ in range(2):
+                given = (x, w, mode), (w, x, mode)
+                for arrays in given[: 1 if mode == "valid" else 2]:
+                    y, theirs = (m.choose_conv_method(*arrays) for m in (ca.signal, scipy.signal))
+                    assert y == theirs, (n, k, largest, char)
+
+
+def test_methods_are_kept_until_plans_are_forgotten():
+    x, w = np.ones((30, 4)), np.ones((3, 9))  # neither is inside the other, and SciPy is asked
+    for _ in range(2):
+        assert ca.signal.choose_conv_method(x, w, "valid") == scipy.signal.choose_conv_method(x, w, "valid")
+    assert choosing._known
+    forget_all_plans()
+    assert not choosing._known
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            ca.signal.choose_conv_method(x, w, "other")
+
+
+@pytest.mark.parametrize("char", "fdFD")
+def test_states_behind_long_signals(char, monkeypatch):
+    """By the compiled call, by NumPy's loop, and by a plan."""
+    monkeypatch.setattr(small_lines, "LONG_BARE", 3000)
+    for n, k in ((5000, 2), (2000, 3), (518, 580), (9000, 200)):
+        b, x, zi = array((k,), char, 0), array((n,), char, 1), array((k - 1,), char, 2)
+        ours, theirs = (m.lfilter(b, 2.0, x, zi=zi) for m in (ca.signal, scipy.signal))
+        for y, wanted in zip(ours, theirs, strict=True):
+            check(y, wanted, n, k)
+
+
+@pytest.mark.parametrize("name", ["convolve2d", "correlate2d"])
+def test_images_inside_filters(name):
+    """In mode "valid" the larger array is the image, whichever comes first; SciPy turns correlations then."""
+    for char, other in itertools.product("dFi", "dFi"):
+        for shape, k in (((3, 5), (4, 5)), ((1, 6), (2, 50)), ((2, 2), (9, 40)), ((7, 7), (7, 7))):
+            x, w = array(shape, char, 0), array(k, other, 1)
+            for boundary, fill in (("fill", 0), ("fill", 3), ("wrap", 0), ("symm", 0)):
+                y, theirs = (
+                    getattr(m, name)(x, w, "valid", boundary, fill) for m in (ca.signal, scipy.signal)
+                )
+                check(y, theirs, char, other, shape, k)
+
+
+def test_many_axes():
+    x, w = array((3, 4, 5, 6), "d", 0), array((2, 3, 2, 3), "F", 1)
+    for name, mode in itertools.product(("convolve", "correlate"), MODES):
+        y, theirs = (getattr(m, name)(x, w, mode) for m in (ca.signal, scipy.signal))
+        check(y, theirs, name, mode)
+    with pytest.raises(ValueError):
+        ca.signal.convolve(x, w[0], "full")

@@ -9,7 +9,7 @@ import scipy.signal
 
 import convalgos as ca
 from convalgos.cpu.spectral import line_roots
-from convalgos.signal import exact_integers, short_signals, small_calls, small_images, window_sums
+from convalgos.signal import exact_integers, short_signals, small_calls, small_separable, window_sums
 from convalgos.signal.modes import larger_first
 from convalgos.signal.problems import run_as_problem
 
@@ -176,10 +176,9 @@ def test_groups_of_small_convolutions_are_not_transformed(monkeypatch, types):
 
 @pytest.mark.parametrize("char", "fdFD")
 def test_separable_filters_of_single_taps_multiply(monkeypatch, char):
-    small_calls.known_calls.clear()
     theirs = scipy.signal.sepfir2d
     monkeypatch.setattr(scipy.signal, "sepfir2d", None)
-    monkeypatch.setattr(small_images, "FEW_TIMES", 0)  # up to which SciPy is asked
+    monkeypatch.setattr(small_separable, "SINGLE_TAPS", 0)  # up to which the compiled call is
     rng = np.random.default_rng(4)
     for shape in ((9, 6), (1, 1), (70, 2), (2, 70)):
         x = extreme(rng, shape, char)

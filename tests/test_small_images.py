@@ -1,13 +1,16 @@
 """Short ways for small images and signals: SciPy's answers for every type, in whatever way arrays lie."""
 
+import concurrent.futures
 import itertools
+import pickle
+import sys
 
 import numpy as np
 import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import mixed_types, small_calls, small_lines
+from convalgos.signal import mixed_types, small_calls, small_lines, small_separable
 
 MODES = ("full", "same", "valid")
 
@@ -97,6 +100,107 @@ def test_what_the_short_way_does_not_take():
         ca.signal.sepfir2d(x, h.reshape(3, 1), h)
     with pytest.raises(ValueError, match="mode"):
         ca.signal.convolve2d(x, w, "none")
+
+
+def refuse(*arguments, **options):
+    raise AssertionError("this goes the short way")
+
+
+SEPARABLE = [
+    "bff",
+    "Bff",
+    "hff",
+    "Hff",
+    "idd",
+    "idf",
+    "fff",
+    "ddd",
+    "dff",
+    "dfd",
+    "FFF",
+    "Fff",
+    "FfF",
+    "DDD",
+    "Ddd",
+    "DfD",
+]
+
+
+@pytest.mark.parametrize("chars", SEPARABLE)
+def test_separable_filters_of_all_types(chars, monkeypatch):
+    """Wide, tall and tiny images in whatever way they lie; filters longer than these, too."""
+    rng, theirs = np.random.default_rng(sum(map(ord, chars))), scipy.signal.sepfir2d
+    monkeypatch.setattr(scipy.signal, "sepfir2d", None)
+    for shape in ((1, 1), (1, 2), (3, 3), (7, 40), (60, 3), (80, 1), (21, 18)):
+        whole = drawn(rng, shape, np.dtype(chars[0]))
+        for rows, columns in ((1, 1), (3, 1), (1, 5), (5, 3)):
+            one = drawn(rng, 2 * rows, np.dtype(chars[1]))[::2]
+            two = drawn(rng, columns, np.dtype(chars[2]))[::-1]
+            filtered = small_separable.small_both_axes(refuse)  # with an empty table, and nothing else to ask
+            for x in (whole, whole[::-1], np.asfortranarray(whole)):
+                for _ in range(2):  # found in the table the second time
+                    y = filtered(x, one, two)
+                    full = np.pad(x, [(columns // 2,) * 2, (rows // 2,) * 2], "symmetric").astype("D")
+                    wanted = scipy.signal.convolve2d(full, np.outer(two.astype("D"), one), "valid")
+                    assert y.dtype == theirs(np.ones((5, 5), chars[0]), one[:1], two[:1]).dtype
+                    assert y.shape == shape and y.flags.c_contiguous and y.flags.owndata
+                    scale = 1e-5 if y.dtype.char in "fF" else 1e-12
+                    assert abs(y - wanted).max() <= scale * (abs(wanted).max() + abs(full).max())
+
+
+def test_separable_calls_in_one_slot_and_results_that_are_kept():
+    """More calls than there are slots, each in turn, and none writes into what another one returned."""
+    h, found = np.array([0.25, 0.5, 0.25]), []
+    for turn in range(2):
+        for height, width in itertools.product(range(1, 30), repeat=2):
+            x = np.arange(height * width, dtype=float).reshape(height, width) + turn
+            found.append((x, ca.signal.sepfir2d(x, h, h[1:2])))
+    for x, y in found:
+        padded = np.pad(x, [(0, 0), (1, 1)], "symmetric")
+        assert np.allclose(y, 0.5 * (0.25 * (padded[:, :-2] + padded[:, 2:]) + 0.5 * x))
+
+
+def test_separable_calls_of_many_threads():
+    """That all begin with an empty table, whose slots they take from each other."""
+    filtered = small_separable.small_both_axes(ca.signal.sepfir2d.__wrapped__)
+    h, sizes = np.array([0.25, 0.5, 0.25]), list(itertools.product(range(1, 24), repeat=2))
+
+    def run(first):
+        for height, width in sizes[first:] + sizes[:first]:
+            x = np.arange(height * width, dtype=float).reshape(height, width)
+            padded = np.pad(x, [(0, 0), (1, 1)], "symmetric")
+            wanted = 0.5 * (0.25 * (padded[:, :-2] + padded[:, 2:]) + 0.5 * x)
+            assert np.allclose(filtered(x, h, h[1:2]), wanted)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(run, range(0, 400, 50)))
+
+
+def test_what_the_compiled_call_of_separable_filters_leaves(monkeypatch):
+    x, h = np.arange(30.0).reshape(5, 6), np.array([0.25, 0.5, 0.25])
+    expected = ca.signal.sepfir2d(x, h, h)  # known by its sizes
+    for other in (np.array([0.25, np.nan, 0.25]), np.array([np.inf, 0.5, 0.25])):
+        with np.errstate(all="ignore"):
+            assert np.array_equal(
+                ca.signal.sepfir2d(x, other, h), scipy.signal.sepfir2d(x, other, h), equal_nan=True
+            )
+    for given in (x.astype(">f8"), x.view(np.memmap), x.tolist()):
+        assert np.allclose(ca.signal.sepfir2d(given, h, h), expected)
+    filtered = small_separable.small_both_axes(refuse)
+    assert filtered(x, h, h).dtype is np.dtype(float)
+    monkeypatch.setattr(scipy.signal, "sepfir2d", refuse)
+    pickled = pickle.loads(pickle.dumps(x))  # whose type is another object
+    assert np.allclose(filtered(pickled, h, h), expected)
+    monkeypatch.undo()
+    odd = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float64).reshape(5, 6)
+    assert np.allclose(ca.signal.sepfir2d(odd, h, h), expected)
+    assert np.allclose(ca.signal.sepfir2d(hrow=h, hcol=h, input=x), expected)
+    out = np.full((5, 6), np.nan)
+    assert ca.signal.sepfir2d(x, h, h, out=out) is out and np.allclose(out, expected)
+    for given in ((x, h[:2], h), (x[0], h, h), (x, h, h[None])):
+        with pytest.raises(ValueError):
+            ca.signal.sepfir2d(*given)
+    assert sys.getrefcount(ca.signal.sepfir2d(x, h, h)) == sys.getrefcount(np.zeros((5, 6)))
 
 
 @pytest.mark.parametrize("chars", ["ff", "dd", "fF", "dD", "DD", "Fd", "dF", "lB", "hh", "df"])

@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.plan_cache import also_forget
+from convalgos.core.setting import setting
 from convalgos.signal.convolution import convolve
+from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
+from convalgos.signal.small_calls import KEPT
 
 ROUNDS = 3  # of a method that is measured; the fastest counts
+LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
+_known: dict[Any, str] = {}  # answers, by what they depend on
+also_forget(_known.clear)
+_arange = np.arange  # looked up once: this is most of what takes time here
 
 
 def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = False) -> Any:
@@ -36,11 +44,36 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
         >>> ca.signal.choose_conv_method(np.ones(100_000), np.ones(20_000))
         'fft'
     """
-    arrays = type(in1) is type(in2) is np.ndarray and not measure
-    if arrays and in1.dtype.kind in "iu" and in2.dtype.kind in "iu":  # SciPy's rule, which takes no time
-        return scipy.signal.choose_conv_method(in1, in2, mode)
+    arrays = type(in1) is type(in2) is np.ndarray and type(mode) is str and not measure
+    if arrays and in1.dtype.kind in "iu" and in2.dtype.kind in "iu" and in1.size and in2.size:
+        return _of_integers(in1, in2, mode)
+    key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
+    if arrays and (known := _known.get(key)) is not None:
+        return known
     y = _chosen(in1, in2, mode, measure)
-    return scipy.signal.choose_conv_method(in1, in2, mode, measure) if y is None else y
+    if y is None:
+        y = scipy.signal.choose_conv_method(in1, in2, mode, measure)
+    if arrays and in1.dtype.char in FLOATING and in2.dtype.char in FLOATING:
+        _keep(key, y)
+    return y
+
+
+def _of_integers(x: np.ndarray, w: np.ndarray, mode: str) -> Any:
+    """By SciPy's rule: sums that float64 would round are direct ones, and for others the shapes tell."""
+    if int(np.abs(x).max()) * int(np.abs(w).max()) * min(x.size, w.size) >= LARGEST:
+        return "direct"
+    key = x.shape, w.shape, mode
+    if (known := _known.get(key)) is None:
+        zeros = (np.broadcast_to(0.0, a.shape) for a in (x, w))
+        known = _keep(key, scipy.signal.choose_conv_method(*zeros, mode))
+    return known
+
+
+def _keep(key: Any, method: Any) -> Any:
+    if len(_known) >= KEPT:
+        _known.clear()
+    _known[key] = method
+    return method
 
 
 def _chosen(in1: Any, in2: Any, mode: str, measure: bool) -> Any:
@@ -55,7 +88,7 @@ def _chosen(in1: Any, in2: Any, mode: str, measure: bool) -> Any:
         times = {method: _seconds(x, w, mode, method) for method in ("fft", "direct")}
         return min(times, key=lambda method: times[method]), times
     dtype = np.result_type(x, w)
-    if dtype.char not in "fdFD":
+    if dtype.char not in FLOATING:
         return None
     if x.size < w.size:
         x, w = (w, x) if mode != "same" else (x, w)
@@ -100,4 +133,11 @@ def correlation_lags(in1_len: int, in2_len: int, mode: str = "full") -> Any:
         >>> ca.signal.correlation_lags(4, 3)
         array([-2, -1,  0,  1,  2,  3])
     """
+    if mode == "full":
+        return _arange(1 - in2_len, in1_len)
+    if mode == "valid":
+        return _arange(in1_len - in2_len + 1) if in1_len >= in2_len else _arange(in1_len - in2_len, 1)
+    if mode == "same" and type(in1_len) is type(in2_len) is int and in2_len > 0:
+        first = (in1_len + in2_len - 1) // 2 - in1_len // 2 + 1 - in2_len
+        return _arange(first, first + in1_len)
     return scipy.signal.correlation_lags(in1_len, in2_len, mode)

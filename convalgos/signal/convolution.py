@@ -26,14 +26,12 @@ from convalgos.signal.exact_integers import (
 )
 from convalgos.signal.lines import long_signal
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
-from convalgos.signal.modes import MODES, larger, longest_last
+from convalgos.signal.modes import MODES, MOST_AXES, larger, longest_last
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
-MOST_AXES = 3  # that plans convolve
-ALIKE = 2  # where one signal is so many times as long as the other or less, sums are mostly of zeros
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
@@ -70,8 +68,6 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
         array([1. , 2.5, 4. ])
     """
     sums = method in ("auto", "direct")
-    if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
-        return scipy.signal.convolve(*few, mode, "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, False)) is not None:
         return y
     y = short_signals.summed(in1, in2, mode) if sums else None
@@ -95,8 +91,6 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
         array([2. , 3.5, 3. ])
     """
     sums = method in ("auto", "direct")
-    if sums and (few := short_signals.few_products(in1, in2, mode)) is not None:
-        return scipy.signal.correlate(*few, mode, "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, True)) is not None:
         return y
     y = short_signals.correlated(in1, in2, mode) if sums else None
@@ -180,7 +174,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
             return convolved_exactly(x, w, mode, dtype, values)
         if method == "auto":
             chosen = "any"
-    elif method == "auto" and x.ndim == 1 and ALIKE * min(x.size, w.size) >= max(x.size, w.size):
+    elif method == "auto" and x.ndim == 1 and short_signals.are_alike([(x.size, w.size)]):
+        # sums are mostly of zeros
         chosen = "fft" if all_finite(x) and all_finite(w) else "auto"
     y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:

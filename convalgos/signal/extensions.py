@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.boundaries import source_indices
+from convalgos.cpu.filtering.small_rates import SAMPLES
 
+MIXED = ("smooth", "line", "antisymmetric", "antireflect")  # modes in which samples are summed
 FEW = 1 << 14  # elements that are taken one by one; Zen 4
 OF_NUMPY = {  # SciPy's name: numpy.pad's
     "symmetric": "symmetric",
@@ -35,10 +37,12 @@ def with_extension(x: np.ndarray, axis: int, low: int, high: int, mode: str, val
     widths[axis] = (low, high)
     if mode in ("constant", "fill"):
         return np.pad(x, widths, constant_values=value)
-    if mode == "antireflect":
-        return np.pad(x, widths, "reflect", reflect_type="odd")
-    if mode in ("smooth", "line", "antisymmetric"):
-        return _continued(x, axis, low, high, mode)
+    if mode in MIXED:
+        lines = np.moveaxis(x, axis, -1)  # (..., n)
+        places, weights = mixed_samples(mode, lines.shape[-1], low, high)
+        ends = sum(lines[..., places[:, k]] * weights[:, k] for k in range(SAMPLES))  # (..., low + high)
+        y = np.concatenate([ends[..., :low], lines, ends[..., low:]], -1)
+        return np.moveaxis(y.astype(x.dtype, copy=False), -1, axis)
     name = OF_NUMPY[mode]
     if x.size <= FEW:  # np.pad looks at each side of each axis before it copies
         return x.take(source_indices(name, x.shape[axis], low, high), axis)
@@ -46,19 +50,31 @@ def with_extension(x: np.ndarray, axis: int, low: int, high: int, mode: str, val
     return padded
 
 
-def _continued(x: np.ndarray, axis: int, low: int, high: int, mode: str) -> np.ndarray:
-    """Straight lines, or mirror images of the other sign."""
-    lines = np.moveaxis(x, axis, -1)  # (..., n)
-    n = lines.shape[-1]
+def mixed_samples(mode: str, n: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """(low + high, SAMPLES) twice: the sums of which samples, times what, lie before and behind n of them.
+
+    At least two. These are straight lines through two samples of an end or both ends, or mirror images of the
+    other sign: without the sample at the end, or around it, where that of an image is mirrored again.
+    """
+    at = np.concatenate([np.arange(-low, 0), np.arange(n, n + high)])
+    places, weights = np.zeros((len(at), SAMPLES), np.int64), np.zeros((len(at), SAMPLES))
+    places[:, 1], places[:, 2] = 0, n - 1
     if mode == "antisymmetric":
-        period = np.concatenate([lines, -lines[..., ::-1]], -1)  # (..., 2n)
-        y = period[..., np.arange(-low, n + high) % (2 * n)]
+        turned = at % (2 * n) >= n
+        places[:, 0] = np.where(turned, 2 * n - 1 - at % (2 * n), at % (2 * n))
+        weights[:, 0] = np.where(turned, -1, 1)
+    elif mode == "antireflect":
+        period = 2 * (n - 1)
+        turns, rest = at // period, at % period  # each turn goes on from where the one before it ended
+        turned = rest >= n
+        places[:, 0] = np.where(turned, period - rest, rest)
+        weights[:, 0] = np.where(turned, -1, 1)
+        weights[:, 1], weights[:, 2] = -2 * turns, 2 * turns + 2 * turned
     else:
-        if mode == "line":
-            first = last = (lines[..., -1:] - lines[..., :1]) / (n - 1)  # (..., 1), the slopes
-        else:
-            first, last = lines[..., 1:2] - lines[..., :1], lines[..., -1:] - lines[..., -2:-1]
-        before = lines[..., :1] + first * np.arange(-low, 0)  # (..., low)
-        behind = lines[..., -1:] + last * np.arange(1, high + 1)  # (..., high)
-        y = np.concatenate([before, lines, behind], -1)
-    return np.moveaxis(y.astype(x.dtype, copy=False), -1, axis)
+        before = at < 0
+        apart = 1 if mode == "smooth" else n - 1
+        steps = np.where(before, -at, at - (n - 1)) / apart
+        places[:, 1] = np.where(before, 0, n - 1)
+        places[:, 2] = np.where(before, apart, n - 1 - apart)
+        weights[:, 1], weights[:, 2] = 1 + steps, -steps
+    return places, weights

@@ -17,7 +17,7 @@ from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering.line_filters import filter_lines
 from convalgos.cpu.filtering.line_steps import LineStep
-from convalgos.signal import short_windows, small_images
+from convalgos.signal import short_windows, small_images, small_separable
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import filtered
@@ -25,9 +25,7 @@ from convalgos.signal.modes import larger, wanted_of
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
-from convalgos.signal.short_signals import products_summed
 
-TINY = 1 << 13  # products that SciPy sums before ours has looked at the arguments; Sapphire Rapids
 ONE_THREAD = 1 << 15  # pixels that are transformed before a second thread has begun
 FEW_TAPS = 256  # up to which sums along lines are faster than transforms; Sapphire Rapids
 AROUND = 2  # times the image, with all that lies around it, is where a circular transform is faster
@@ -85,7 +83,7 @@ def correlate2d(
     return _bordered(in1, in2, True, mode, boundary, fillvalue, out)
 
 
-@small_images.small_both_axes
+@small_separable.small_both_axes
 @any_kind("cupyx.scipy.signal")
 @takes_out
 @or_scipy
@@ -152,9 +150,6 @@ def _bordered(
     in1: Any, in2: Any, correlates: bool, mode: str, boundary: str, fillvalue: Any, out: np.ndarray | None
 ) -> np.ndarray | None:
     """The 2-D convolution, or correlation; None for what is SciPy's to answer."""
-    images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
-    if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
-        return None
     x, w = plain(in1), plain(in2)
     if x is None or w is None or x.ndim != 2 or w.ndim != 2 or not x.size or not w.size:
         return None

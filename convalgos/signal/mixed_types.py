@@ -70,6 +70,11 @@ def halves_widened(x: Any, w: Any) -> tuple[np.ndarray, np.ndarray] | None:
     return x.astype(np.float32), w.astype(np.float32)
 
 
+def are_booleans(x: Any, w: Any) -> bool:
+    """Whether two objects are arrays of booleans, whose sums are no numbers."""
+    return type(x) is type(w) is np.ndarray and x.dtype.char == w.dtype.char == "?"
+
+
 def _has_halves(x: Any, w: Any) -> bool:
     """Whether two objects are arrays, and one of them of float16."""
     return type(x) is type(w) is np.ndarray and "e" in x.dtype.char + w.dtype.char

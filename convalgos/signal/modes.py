@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 MODES = ("full", "same", "valid")
+MOST_AXES = 3  # that plans convolve
 NARROW = 8  # outputs along the last dimension that fill vectors, and times these of one that is worth a turn
 WORTH_TURNING = 64  # elements of the smaller array, from which on products take longer than copies
 
@@ -26,6 +27,15 @@ def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:
     if all(a >= b for a, b in pairs):
         return 0
     return 1 if all(b >= a for a, b in pairs) else None
+
+
+def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
+    """How many products of elements of two arrays are summed."""
+    products = math.prod(shape1) * math.prod(shape2)
+    if mode == "valid":
+        for n, k in zip(shape1, shape2, strict=True):
+            products = products // max(n, k, 1) * (abs(n - k) + 1)
+    return products
 
 
 def larger_first(

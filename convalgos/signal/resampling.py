@@ -192,8 +192,8 @@ def _resampled(
     turns, low = -(-outputs // up), taps - 1  # turns of all phases
     if mode != "constant" or cval:
         reach = max(0, (outputs - 1) * down // up + 1 - n)  # samples behind the last one that an output reads
-        if n < 2 or (mode == "antireflect" and max(low, reach) >= n):
-            return None  # what is mirrored again and again is SciPy's
+        if n < 2:
+            return None  # of a single sample SciPy has ways of its own
         x, low = with_extension(x, x.ndim - 1, low, reach, mode, cval), 0
     read = (turns - 1) * down + s - low  # samples
     x, high = x[..., :read], max(0, read - x.shape[-1])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal.modes import larger
+from convalgos.signal.modes import larger, products_summed
 from convalgos.signal.small_images import convolved_small
 from convalgos.signal.window_sums import few_along
 
@@ -24,14 +24,12 @@ PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
 TAPS = 10  # elements of the smaller one of two arrays of several axes
-FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
-FEW_OF_VOLUMES = 1 << 10  # and of more axes
 DOTS = 8  # outputs that are no more than dot products
 REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
 COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
 # The same where one is less than so many times as long as the other, along each axis: blocks save little
 ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and along several axes
-# complex, of lines in single and double precision, and along several axes
+# complex, along one or three axes, of lines in single and double precision, and of images
 ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
@@ -101,28 +99,6 @@ def are_alike(pairs: Iterable[tuple[int, int]], times: int = ALIKE) -> bool:
     return all(max(pair) < times * min(pair) for pair in pairs)
 
 
-def products_summed(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) -> int:
-    """How many products of elements of two arrays are summed."""
-    products = math.prod(shape1) * math.prod(shape2)
-    if mode == "valid":
-        for n, k in zip(shape1, shape2, strict=True):
-            products = products // max(n, k, 1) * (abs(n - k) + 1)
-    return products
-
-
-def few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both in one type, where SciPy sums along several axes before ours has begun."""
-    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not 1 < in1.ndim == in2.ndim:
-        return None
-    if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
-        return None
-    most = FEW if in1.ndim == 2 else FEW_OF_VOLUMES
-    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
-        return None
-    dtype = np.result_type(in1, in2)
-    return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
-
-
 # --- inside ----------------------------------------------------------------------------------
 
 
@@ -144,9 +120,8 @@ def _is_whole(
         return True
     if complexes == 2:
         longest = ALIKE_COMPLEX_LINES[not single]
-        return are_alike(inside, ALIKE_COMPLEX if lines else ALIKE_COMPLEX_IMAGES) and (
-            not lines or sum(inside[0]) <= longest
-        )
+        times = ALIKE_COMPLEX_IMAGES if len(inside) == 2 else ALIKE_COMPLEX
+        return are_alike(inside, times) and (not lines or sum(inside[0]) <= longest)
     if lines:
         groups = bool(others) and all(n == k > 1 for n, k in others)
         return groups and not complexes and elements <= ALIKE_LINES and are_alike(inside)

@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.core.machine import vector_bytes
-from convalgos.cpu.filtering.small_windows import SmallWindows, filter_lines_small
-from convalgos.signal.mixed_types import FLOATING, halves_widened, listed_array, promoted
-from convalgos.signal.modes import wanted_of
+from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
+from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.small_calls import (
-    BYTES_OF_PRODUCTS,
     BYTES_OF_SIGNAL,
     NEW,
     Function,
@@ -28,17 +25,16 @@ from convalgos.signal.small_calls import (
     reads,
     small,
     small_call,
-    sources,
 )
 
-FEW_ALONG = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
-FEW_TIMES = 1 << 8  # pixels that SciPy multiplies by single taps before we have begun; Sapphire Rapids
-NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
+FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
+FEW_OF_VOLUMES = 1 << 10  # and of more axes
+TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
+FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
-REAL_TAPS = {("F", "f", "f"), ("D", "d", "d")}  # types of images and filters that the same call serves
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
 
@@ -58,6 +54,9 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                 )
                 if y is not None:
                     return y
+                images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
+                if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
+                    return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
             return function(in1, in2, mode, boundary, fillvalue, **other)
 
         return short
@@ -80,6 +79,12 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 y = convolved_small(in1, in2, mode, correlates)
                 if y is not None:
                     return y
+                if (few := _few_products(in1, in2, mode)) is not None:
+                    return getattr(scipy.signal, function.__name__)(*few, mode, "direct")
+                if mode != "valid" and _has_many_axes(in1, in2):
+                    return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
+            if not other and are_booleans(in1, in2):
+                return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and (halves := halves_widened(in1, in2)) is not None:
                 with np.errstate(over="ignore"):
                     return short(*halves, mode, method).astype(np.float16)
@@ -90,38 +95,30 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
     return decorated
 
 
-def small_both_axes(function: Function) -> Function:
-    """Of `sepfir2d`, for which SciPy takes a microsecond: the compiled call looks at kinds and types."""
-    empty = np.empty
-
-    @functools.wraps(function)
-    def short(input: Any, hrow: Any, hcol: Any, *, out: Any = None) -> Any:
-        try:
-            dtype = input.dtype
-            call, address, shape, _, _ = known_calls[input.shape, hrow.size, hcol.size, id(dtype)]
-            y = call(address, input, hrow, hcol, empty(shape, dtype)) if out is None else None
-        except KeyError:
-            y = NEW
-        except (AttributeError, TypeError):  # lists, what is no key, and what has no short way
-            y = None
-        if y is not None and y is not NEW:
-            return y
-        if type(input) is type(hrow) is type(hcol) is np.ndarray and out is None:
-            if y is NEW:
-                key = input.shape, hrow.size, hcol.size, id(dtype)
-                if small_call(key, dtype, _both_axes, *key[:3]) is not None:
-                    return short(input, hrow, hcol)
-            few = input.ndim == 2 and input.size * (hrow.size + hcol.size) <= FEW_ALONG
-            if y is None and few and (dtype.char, hrow.dtype.char, hcol.dtype.char) in REAL_TAPS:
-                return short(input, hrow.astype(dtype), hcol.astype(dtype))
-            if few and hcol.size <= input.shape[0] and hrow.size <= input.shape[1]:  # else SciPy reads beyond
-                return scipy.signal.sepfir2d(input, hrow, hcol)
-        return function(input, hrow, hcol, out=out)
-
-    return short
-
-
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both in one type, where SciPy sums along several axes before ours has begun."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not 1 < in1.ndim == in2.ndim:
+        return None
+    if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
+        return None
+    most = FEW if in1.ndim == 2 else FEW_OF_VOLUMES
+    if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
+        return None
+    if in1.dtype is in2.dtype:
+        return in1, in2
+    dtype = np.result_type(in1, in2)
+    return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
+
+
+def _has_many_axes(in1: Any, in2: Any) -> bool:
+    """Whether arrays of numbers are convolved along more axes than ours convolve."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not MOST_AXES < in1.ndim == in2.ndim:
+        return False
+    many = sum(1 not in pair for pair in zip(in1.shape, in2.shape, strict=True)) > MOST_AXES
+    return many and in1.dtype.char in NUMBERS and in2.dtype.char in NUMBERS
 
 
 def _called(
@@ -165,6 +162,11 @@ def _bordered(
         return None
     if mode not in ("full", "same", "valid") or boundary not in BOUNDARIES:
         return None
+    swapped = mode == "valid" and larger(x_shape, w_shape) == 1
+    if swapped:
+        if correlates and dtype.kind == "c":
+            return None  # SciPy conjugates the other one then
+        x_shape, w_shape = w_shape, x_shape
     pairs = list(zip(x_shape, w_shape, strict=True))
     if mode == "valid" and any(n < k for n, k in pairs):
         return None
@@ -172,7 +174,8 @@ def _bordered(
     if correlates and mode == "same":
         wanted = [(k // 2, n) for n, k in pairs]
     places = reads(BOUNDARIES[boundary], pairs, wanted)
-    return small(dtype, (w_shape[0], w_shape[1]), places, not correlates, fill)
+    made = small(dtype, (w_shape[0], w_shape[1]), places, swapped or not correlates, fill)
+    return made and made._replace(swapped=swapped)
 
 
 def _unbordered(
@@ -180,7 +183,9 @@ def _unbordered(
 ) -> Small | None:
     if not 0 < len(x_shape) == len(w_shape) < 4 or 0 in x_shape or 0 in w_shape:
         return None
-    if len(x_shape) > 1 and x_shape[-1] == w_shape[-1] == 1:  # vectors are filled along the last axis
+    single = len(x_shape) > 1 and x_shape[-1] == w_shape[-1] == 1
+    if single and max(math.prod(x_shape), math.prod(w_shape)) > FEW_SINGLE:
+        # vectors are filled along the last axis
         made = _unbordered(dtype, x_shape[:-1], w_shape[:-1], correlates, mode)
         return made and _without_last(made, x_shape[:-1], w_shape[:-1])
     pairs = [(1, 1)] * (2 - len(x_shape)) + list(zip(x_shape, w_shape, strict=True))
@@ -229,48 +234,3 @@ def _dots(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _dots_correlated(_: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.convolve(x, w[::-1], "valid")
-
-
-def _both_axes(dtype: np.dtype, x_shape: tuple[int, ...], rows: int, columns: int) -> Small | None:
-    if len(x_shape) != 2 or 0 in x_shape or rows % 2 == 0 or columns % 2 == 0 or dtype.char not in FLOATING:
-        return None
-    h, w = x_shape
-    call = filter_lines_small()
-    if call is None or h * w * (rows + columns) * dtype.itemsize > BYTES_OF_PRODUCTS:
-        return None
-    if h >= NARROW * w and 2 * w * dtype.itemsize <= vector_bytes():
-        upright = _both_axes(dtype, (w, h), columns, rows)
-        return upright and upright._replace(call=_turned(upright, dtype), shape=x_shape)
-    if rows == columns == 1:
-        return Small(_times, 0, x_shape, None)
-    along = sources("symmetric", w, -(rows // 2), w + rows // 2)
-    across = sources("symmetric", h, -(columns // 2), h + columns // 2)
-    one = SmallWindows(dtype, (1, rows), (np.arange(h), along), True)
-    one.then(SmallWindows(dtype, (columns, 1), (across, np.arange(w)), True))
-    return Small(call, one.address, (h, w), one)
-
-
-def _times(_: int, x: np.ndarray, row: np.ndarray, column: np.ndarray, y: np.ndarray) -> np.ndarray | None:
-    """What single taps make of an image; None of types that the compiled call does not take."""
-    if type(x) is not np.ndarray or not x.dtype == row.dtype == column.dtype or row.ndim + column.ndim > 2:
-        return None
-    if x.size <= FEW_TIMES:
-        return scipy.signal.sepfir2d(x, row, column)  # type: ignore[no-any-return]
-    with np.errstate(all="ignore"):
-        np.multiply(x, row[0], out=y)
-        np.multiply(y, column[0], out=y)
-    return y
-
-
-def _turned(upright: Small, dtype: np.dtype) -> Function:
-    """The call for images of which another one filters the transposed ones."""
-    empty = np.empty
-
-    def call(address: int, x: np.ndarray, rows: np.ndarray, columns: np.ndarray, y: np.ndarray) -> Any:
-        turned = upright.call(address, x.T, columns, rows, empty(upright.shape, dtype))
-        if turned is None:
-            return None
-        y[...] = turned.T
-        return y
-
-    return call

@@ -15,6 +15,8 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
+from convalgos.signal.extensions import MIXED, mixed_samples
+from convalgos.signal.lines import BARE
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
 from convalgos.signal.small_calls import (
     NEW,
@@ -26,14 +28,16 @@ from convalgos.signal.small_calls import (
     sources,
 )
 
-PRODUCTS = 1 << 19  # of a line and a filter that NumPy's loop of dot products convolves; Sapphire Rapids
+# A line and a filter that NumPy's loop of dot products convolves: so many products, where nothing is kept, or
+# `BARE` taps of more samples; Sapphire Rapids
+PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
+FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
-EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap"))  # modes of `core.boundaries`
+EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
 # Sapphire Rapids, two threads
 BYTES_OF_RATES, BYTES_OF_LINE = 1 << 29, 1 << 22
-FEW_CONTINUED = 1 << 14  # products where what lies beyond the ends is computed; Sapphire Rapids
-CONTINUED = frozenset(("smooth", "line", "antisymmetric", "antireflect"))
+LINES = ("smooth", "line")  # modes in which a single sample goes on as only SciPy knows
 OPTIONS = frozenset(("axis", "mode", "cval"))
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 
@@ -64,14 +68,14 @@ def small_resampled(function: Function) -> Function:
     @functools.wraps(function)
     def short(h: Any, x: Any, up: Any = 1, down: Any = 1, *options: Any, **other: Any) -> Any:
         h, x = listed_array(h), listed_array(x)
-        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and 0 < x.ndim < 4:
+        if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and h.ndim == 1 <= x.ndim:
             axis, mode = _axis_and_mode(x, options, other) if options or other else (x.ndim - 1, "constant")
-            if mode is not None and h.ndim == 1:
+            if mode is not None:
                 y = _resampled(h, x, up, down, axis, mode)
                 if y is not None:
                     return y
-            elif _few_continued(h, x, up, down, options[1] if len(options) > 1 else other.get("mode")):
-                return scipy.signal.upfirdn(h, x, up, down, *options, **other)
+                if mode in LINES and x.shape[axis] == 1:
+                    return scipy.signal.upfirdn(h, x, up, down, *options, **other)
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -150,14 +154,17 @@ def _with_state(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """x filtered by b (k,) / a, which held zi (k - 1 along the axis), and what it holds then; or None."""
     k, n = b.size, x.shape[axis]
-    if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or k < 2 or not x.size:
+    if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or not x.size:
         return None
-    if (common := _in_common(b, a, x, zi.dtype.char)) is None:
+    if (k == 1 and x.size > FEW_SCALED) or (common := _in_common(b, a, x, zi.dtype.char)) is None:
         return None
+    y: np.ndarray | None = None
     if x.ndim == 1:
-        if n * k > PRODUCTS:
-            return None
-        y: np.ndarray | None = np.convolve(common[1], common[0])  # (n + k - 1,)
+        bare = k <= BARE and n > LONG_BARE and common[2].kind == "f"
+        if not bare:
+            y = _kept_lines(*common, 0, k - 1)  # (n + k - 1,)
+        if y is None and (bare or n * k <= PRODUCTS):
+            y = np.convolve(common[1], common[0])
     elif all(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):
@@ -187,19 +194,10 @@ def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any
     return axis % x.ndim, mode
 
 
-def _few_continued(h: np.ndarray, x: np.ndarray, up: int, down: int, mode: Any) -> bool:
-    """Whether SciPy continues and filters signals before ours has begun, in a mode that is only its own.
-
-    Of one sample that is mirrored its division by zero ends the process.
-    """
-    if type(mode) is not str or mode not in CONTINUED or h.ndim != 1 or up < 1 or down < 1:
-        return False
-    safe = mode != "antireflect" or min(x.shape) > 1
-    return safe and 0 < x.size * (h.size + up) <= FEW_CONTINUED * down
-
-
 def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str) -> np.ndarray | None:
-    """`upfirdn` of signals (n,), or of lines along an axis of two or three; None where nothing is kept."""
+    """`upfirdn` of signals, along any axis; None where nothing is kept."""
+    if x.ndim > 3:
+        return _of_many_axes(h, x, up, down, axis, mode)
     key = x.shape, h.size, id(x.dtype), id(h.dtype), up, down, axis, mode
     known = known_calls.get(key, NEW)
     if known is NEW:
@@ -215,6 +213,18 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
     lines = x.T if axis == 0 and x.ndim == 2 else x
     y: np.ndarray | None = known.call(known.address, lines, w, np.empty(known.shape, wide))
     return y if y is None or axis != 1 or len(key[0]) < 3 else y.swapaxes(1, 2).copy()
+
+
+def _of_many_axes(
+    h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str
+) -> np.ndarray | None:
+    """The same, as of an array of two or three axes."""
+    if not x.size:
+        return None
+    ahead, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    flat = tuple(math.prod(sizes) for sizes in (ahead, (n,), behind) if sizes)
+    y = _resampled(h, x.reshape(flat), up, down, 1 if ahead else 0, mode)
+    return None if y is None else y.reshape(*ahead, -1, *behind)
 
 
 def _kept_resampled(
@@ -273,9 +283,28 @@ def _rates(
     if axis == 0 and len(x_shape) > 1:
         steps = dtype.itemsize, dtype.itemsize * lines
     taps, up, down = -(-taps // common), up // common, down // common
+    if taps == up == 1:
+        return Small(_decimated(down, axis == 0 and len(x_shape) > 1), 0, tuple(shape), None)
     low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
-    places = sources(mode, n, -low, n + high)
+    mixes = None
+    if mode in MIXED:
+        if n < 2 and mode != "antisymmetric":
+            return None
+        mixes = mixed_samples(mode, n, low, high)
+    places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
     ends = places[:low], places[low + n :]
     parts = 1 if of_filter is dtype else 2  # of samples that meet a real filter
-    made = SmallRates(of_filter, parts, lines, n, (taps, common), up, down, outputs, ends, steps)
+    made = SmallRates(of_filter, parts, lines, n, (taps, common), up, down, outputs, ends, steps, mixes)
     return Small(call, made.address, tuple(shape), made)
+
+
+def _decimated(down: int, columns: bool) -> Function:
+    """Every down-th sample of lines, times a single tap; results of columns are columns."""
+
+    def call(_: int, lines: np.ndarray, h: np.ndarray, y: np.ndarray) -> np.ndarray:
+        to = y.reshape(-1, len(lines)).T if columns else y.reshape(*lines.shape[:-1], -1)
+        with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
+            np.multiply(lines[..., ::down], h[0], out=to)
+        return y
+
+    return call

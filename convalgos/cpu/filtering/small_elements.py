@@ -28,6 +28,9 @@ def copy_element(target: int, source: int, size: int) -> None:
         carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
     elif size == 8:
         carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
+    elif size == 16:
+        to, of = carray(pointer(target), 2, np.int64), carray(pointer(source), 2, np.int64)
+        to[0], to[1] = of[0], of[1]
     else:
         copy_bytes(target, source, size)
 

@@ -30,13 +30,56 @@ from convalgos.cpu.filtering.small_elements import (
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer, zero_bytes
+from convalgos.cpu.vectors.simd import (
+    Value,
+    Vec,
+    call,
+    carray,
+    copy_bytes,
+    intrinsic,
+    ir,
+    pointer,
+    zero_bytes,
+)
 
 AT_ONCE = 4  # vectors of a phase that are summed at a time
 RATE_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums lines "
-    "parts n low high down used begins sources y_line y_step part"
+    "parts n low high down used begins sources targets y_line y_step part mixed weights"
 )
+SAMPLES = 3  # of a sum that lies beyond the ends
+
+
+@intrinsic
+def mix_samples(
+    builder: Value, part: Value, target: Value, x: Value, step: Value, places: Value, weights: Value
+) -> None:  # fmt: skip
+    """Write the sum of SAMPLES samples, each times a float64, as a float of so many bytes, as they are.
+
+    Those that are multiplied by 0 may be infinite.
+    """
+    word, wide = ir.IntType(64), ir.DoubleType()
+    zero = ir.Constant(wide, 0.0)
+
+    def load(kind: Any, address: Value) -> Value:
+        return builder.load(builder.inttoptr(address, ir.PointerType(kind)), typ=kind)
+
+    def mix(kind: Any) -> None:
+        total = zero
+        for k in range(0, 8 * SAMPLES, 8):
+            place, weight = (load(t, builder.add(a, word(k))) for t, a in ((word, places), (wide, weights)))
+            sample = load(kind, builder.add(x, builder.mul(place, step)))
+            product = builder.fmul(sample if kind is wide else builder.fpext(sample, wide), weight)
+            unused = builder.fcmp_ordered("==", weight, zero)
+            total = builder.fadd(total, builder.select(unused, zero, product))
+        to = builder.inttoptr(target, ir.PointerType(kind))
+        builder.store(total if kind is wide else builder.fptrunc(total, kind), to)
+
+    with builder.if_else(builder.icmp_signed("==", part, word(4))) as (single, double):
+        with single:
+            mix(ir.FloatType())
+        with double:
+            mix(wide)
 
 
 @jit.helper
@@ -57,10 +100,12 @@ def lay_line(a: Any, x: int, x_step: int) -> None:
             for i in range(count):
                 copy_element(target + i * a.size, source + i * step, a.size)
     for i in range(a.low + a.high):
-        sample = word_of(a.sources + i * 8)
-        place = i if i < a.low else i + a.n
-        target = a.padded + (place % a.down * a.pitch + place // a.down) * a.size
-        if sample >= 0:
+        sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
+        if a.weights != 0:
+            at = i * SAMPLES * 8
+            for number in range(0, a.size, a.part):
+                mix_samples(a.part, target + number, x + number, x_step, a.mixed + at, a.weights + at)
+        elif sample >= 0:
             copy_element(target, x + sample * x_step, a.size)
         else:
             zero_bytes(target, a.size)
@@ -182,6 +227,7 @@ class SmallRates:
         lines, n: of the signals.
         taps: how many, and how far apart in the filter.
         ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
+        mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice.
         down: with `up`, without a common factor.
         outputs: of each line.
         steps: bytes between lines of the result, and between its outputs.
@@ -190,6 +236,7 @@ class SmallRates:
     def __init__(
         self, dtype: np.dtype, parts: int, lines: int, n: int, taps: tuple[int, int], up: int, down: int,
         outputs: int, ends: tuple[np.ndarray, np.ndarray], steps: tuple[int, int],
+        mixes: tuple[np.ndarray, np.ndarray] | None = None,
     ):  # fmt: skip
         size, pair = dtype.itemsize, 2 if dtype.kind == "c" else 1
         lanes = simd.vector_bytes() // (size // pair)
@@ -208,11 +255,16 @@ class SmallRates:
             used.update([(place - low) % down for place in read])
         turns = [-(-(outputs - phase) // up) for phase in range(phases)]
         begins = sorted(begin for begin in used if begin < n)
+        beyond = np.concatenate([np.arange(low), np.arange(low + n, low + n + len(ends[1]))])
         tables = {
-            "places": places, "offsets": offsets, "turns": turns, "begins": begins,
+            "targets": (beyond % down * pitch + beyond // down) * size, "places": places,
+            "offsets": offsets, "turns": turns, "begins": begins,
             "sources": np.concatenate(ends),
         }  # fmt: skip
         self._kept = {name: np.array(table, np.int64) for name, table in tables.items()}
+        if mixes is not None:
+            mixed, weights = mixes
+            self._kept |= {"mixed": mixed.astype(np.int64), "weights": weights.astype(np.float64)}
         self._kept["taps"] = np.zeros(len(places) + 1, dtype)
         self._kept["padded"] = _scratch((down * pitch + turns[0] + AT_ONCE * lanes) * size)
         self.record = np.zeros(1, RATE_FIELDS)

@@ -17,11 +17,8 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.filtering.small_elements import (
-    DTYPE,
     HEAD,
-    NDIM,
     STRIDES,
-    TYPE,
     copy_element,
     count_reference,
     integer_of,
@@ -40,7 +37,7 @@ REALS, INTEGERS, COMPLEX = range(3)
 AT_ONCE = 4  # vectors that are summed at a time
 WINDOW_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources column_sources "
-    "padded_rows low inside high x_rows next array dtype part places tap_places"
+    "padded_rows low inside high x_rows next part places tap_places"
 )
 
 
@@ -106,39 +103,6 @@ def _filter_small(this: int, given: int, count: int) -> int:
         if run_windows(
             integer_of(word_of(given), 0), word_of(x + HEAD), word_of(of_x), step_of_columns(x),
             word_of(w + HEAD), word_of(of_w), step_of_columns(w), word_of(y + HEAD),
-        ):  # fmt: skip
-            result = y
-    count_reference(result)
-    return result
-
-
-@jit.helper
-def is_array(a: Any, array: int, ndim: int) -> bool:
-    """Whether an object is an aligned array of the record's type and of so many axes."""
-    if word_of(array + TYPE) != a.array or word_of(array + DTYPE) != a.dtype or not is_aligned(array):
-        return False
-    return carray(pointer(array + NDIM), 1, np.int32)[0] == ndim  # type: ignore[no-any-return]
-
-
-def _filter_lines_small(this: int, given: int, count: int) -> int:
-    """What Python calls as f(record, x, of rows, of columns, y): two filters, one after the other.
-
-    The result is y, or None where they are no aligned arrays of the type, of two axes and of one, or where
-    a filter is not finite.
-    """
-    record, x, y = integer_of(word_of(given), 0), word_of(given + 8), word_of(given + 32)
-    one, two = word_of(given + 16), word_of(given + 24)
-    a = carray(pointer(record), 1, WINDOW_FIELDS)[0]
-    result = this
-    if is_array(a, x, 2) and is_array(a, one, 1) and is_array(a, two, 1):
-        between = carray(pointer(a.next), 1, WINDOW_FIELDS)[0].x_rows
-        of_x = word_of(x + STRIDES)
-        if run_windows(
-            record, word_of(x + HEAD), word_of(of_x), word_of(of_x + 8), word_of(one + HEAD), 0,
-            word_of(word_of(one + STRIDES)), between,
-        ) and run_windows(
-            a.next, between, a.columns * a.size, a.size, word_of(two + HEAD),
-            word_of(word_of(two + STRIDES)), 0, word_of(y + HEAD),
         ):  # fmt: skip
             result = y
     count_reference(result)
@@ -218,14 +182,6 @@ def filter_small() -> Callable[..., Any] | None:
     return jit.from_python(b"filter_small", _filter_small, jit.FASTCALL) if array_calls.array_call() else None
 
 
-@cache
-def filter_lines_small() -> Callable[..., Any] | None:
-    """f(record, x, of rows, of columns, y), with the address of the first of two."""
-    if array_calls.array_call() is None:
-        return None
-    return jit.from_python(b"filter_lines_small", _filter_lines_small, jit.FASTCALL)
-
-
 class SmallWindows:
     """What all calls of some shapes and a type share.
 
@@ -273,8 +229,7 @@ class SmallWindows:
             "row_sources": self._sources[0].ctypes.data, "column_sources": self._sources[1].ctypes.data,
             "padded_rows": len(of_rows), "low": low, "inside": inside,
             "high": len(of_columns) - low - inside, "places": self._places.ctypes.data,
-            "tap_places": self._tap_places.ctypes.data, "array": id(np.ndarray), "dtype": id(dtype),
-            "part": 0 if kind == INTEGERS else size,
+            "tap_places": self._tap_places.ctypes.data, "part": 0 if kind == INTEGERS else size,
         }  # fmt: skip
         for name, value in values.items():
             self.record[name] = value

@@ -13,6 +13,7 @@ from convalgos.cpu.filtering import (
     recursive_gaussians,
     recursive_kernels,
     row_sums,
+    separable_calls,
     settled_windows,
     short_passes,
     short_sums,
@@ -31,7 +32,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
     yield small_windows.filter_small, ()
     yield record_launch.launch_record, ()
     yield recent_calls.find_call, ()
-    yield small_windows.filter_lines_small, ()
+    yield separable_calls.filter_separable, ()
     yield small_rates.filter_rates, ()
     if "int8" in dtypes:
         for along, size in product((0, 1), (1, 2, 4, 8)):
