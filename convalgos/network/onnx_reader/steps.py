@@ -36,6 +36,7 @@ from convalgos.network.onnx_reader.channels import (
     rank_of,
     softmax,
 )
+from convalgos.network.onnx_reader.dynamic_convolutions import dynamic_convolution
 from convalgos.network.onnx_reader.elementwise import ELEMENTWISE, named_activation
 from convalgos.network.onnx_reader.group_norms import GROUP_NORM, group_norm
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -86,7 +87,7 @@ def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> l
 def _conv(node: OnnxNode, model: OnnxModel) -> Steps:
     found = _filter_and_bias(node, model)
     if found is None:
-        return None
+        return dynamic_convolution(node, model, _padding(node, rank_of(node, model) - 2))
     w, bias = found
     x, padding = node.inputs[0], _padding(node, w.ndim - 2)
     if padding is None:
