@@ -233,7 +233,7 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
 def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
     if w is None:
-        return computed_product(node, model)
+        return _mixed_channels(node, model) or computed_product(node, model)
     if w.ndim != 2 or model.is_constant(node.inputs[0]):
         return None
     rank = rank_of(node, model)
@@ -246,6 +246,15 @@ def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
         return [Convolution(node.name, (x,), y, filters, None, ones, ((0, 0),) * len(ones), ones)]
 
     return by_last_dimension(node, model, product)
+
+
+def _mixed_channels(node: OnnxNode, model: OnnxModel) -> Steps:
+    """A constant matrix times each of (N, C, L), as a filter bank of spectrograms, is a 1x1 convolution."""
+    w, x = model.constant(node.inputs[0]), node.inputs[1]
+    shape = model.shape(x)
+    if w is None or w.ndim != 2 or shape is None or len(shape) != 3 or type(shape[1]) is not int:
+        return None
+    return [Convolution(node.name, (x,), node.outputs[0], w[:, :, None], None, (1,), ((0, 0),), (1,))]
 
 
 def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
