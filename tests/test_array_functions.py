@@ -18,6 +18,7 @@ from convalgos.network.gather_plans import OfOperands
 from convalgos.network.graph import Foreign
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx
+from convalgos.network.onnx_reader.model import TRIED
 
 RNG = np.random.default_rng(3)
 F, I = numbers((2, 3, 1, 5)), RNG.integers(-4, 5, (3, 4, 1))
@@ -240,6 +241,19 @@ def test_expanded_places_are_read_where_they_are():
     ARRAY_FUNCTIONS["gather_expanded"].compute(y, x, places, sizes, axis=2)
     whole = np.broadcast_to(x, (2, 3, 5)), np.broadcast_to(places, y.shape)
     np.testing.assert_array_equal(y, np.take_along_axis(*whole, 2))
+
+
+def test_gathered_of_one_element_that_is_expanded():
+    """Along the axis of the places, in some sizes of the input alone: not in those that reading tries."""
+    b = Builder(("n", "t", 4))
+    batch = b.node("Shape", "x", start=0, end=1)
+    sizes = b.node("Concat", batch, np.int64([TRIED[0][0], 4]), axis=0)
+    places = b.node("Expand", RNG.integers(-9, TRIED[0][0], (1, TRIED[0][0], 1)), sizes)
+    model = b.model(b.node("GatherElements", b.node("Expand", "x", sizes), places, axis=1))
+    net = from_onnx(model)
+    for n, t in ((2, TRIED[0][0]), (3, 1), (1, 1)):
+        x = numbers((n, t, 4))
+        same(net(x), reference(model, {"x": x}))
 
 
 def test_few_of_the_largest_are_found_by_kernels():

@@ -582,3 +582,14 @@ def test_an_activation_behind_views_becomes_part_of_the_convolution():
     seen = b.node("Reshape", b.node("Reshape", product, np.array([1, 5, 6])), np.array([5, 3, 2]))
     net = check(b.model(b.node("Relu", seen)), numbers((5, 8)))
     assert [type(s) for s in net.graph.steps if not isinstance(s, View)] == [Convolution]
+
+
+def test_a_constant_matrix_mixes_channels():
+    """As a filter bank does with spectrograms: a convolution, which no other library computes."""
+    b = Builder(("n", 9, "t"))
+    model = b.model(b.node("MatMul", numbers((5, 9)), b.node("Mul", "x", "x")))
+    net = ca.network.from_onnx(model)
+    assert [type(s) for s in net.graph.steps if isinstance(s, Convolution)] and Foreign not in kinds(net)
+    for n, t in ((1, 33), (3, 7), (2, 1)):
+        x = numbers((n, 9, t))
+        np.testing.assert_allclose(net(x), reference(model, {"x": x})[0], rtol=1e-4, atol=1e-4)

@@ -6,12 +6,12 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 from test_network_onnx import Builder, kinds, numbers, reference
 
 import convalgos as ca
-from convalgos.core.errors import Unsupported
 from convalgos.network.graph import Foreign
 from convalgos.network.network import Network
 
@@ -98,11 +98,29 @@ def test_they_are_stored_and_run_by_several_threads(tmp_path):
             list(pool.map(lambda x, net=net, model=model: same(net, model, x), given))
 
 
-def test_they_are_planned_by_calls():
-    net = ca.network.from_onnx(repeated())
-    with pytest.raises(Unsupported, match="calls plan each"):
-        net.plan((1, 8, 1, 9))
-    net(numbers((1, 8, 1, 9)))
-    assert all("convolution" in str(stage.plans()[0].explain()) for stage in net.stages)
+def test_they_are_planned_as_far_as_sizes_are_known():
+    """The first stage before any call; the others as the last call found them."""
+    model, shape = repeated(), (1, 8, 1, 9)
+    net = ca.network.from_onnx(model)
+    plan = net.plan(shape)
+    assert [s.plan is not None for s in plan.stages] == [True, False]
+    assert len(net.stages[0].plans()) == 1 and not net.stages[1].plans()
+    told = str(plan.explain())
+    assert "network in 2 stages" in told and "none has run so far" in told and "convolution" in told
+    x = numbers(shape)
+    for y, right in zip(plan.run([x]), net(x), strict=True):
+        np.testing.assert_array_equal(y, right)
+    assert len(net.stages[0].plans()) == 1  # calls run by the plan that was made
+    explained = net.explain(shape, timed=True)
+    assert "the last call found" in str(explained) and explained.measured_s > 0
+    assert [s.explanation is not None for s in explained.stages] == [True, True]
+    assert {row["stage"] for row in explained._frame_rows()} == {1, 2}
+    assert json.loads(json.dumps(explained.to_dict()))["stages"][1]["of_call"]
+    assert net.plan((2, 8, 1, 5), workspace_limit=1 << 20).stages[0].plan.limits.workspace_limit == 1 << 20
+    with pytest.raises(ValueError, match="shape"):
+        net.plan((1, 7, 1, 9))
+
+
+def test_networks_of_known_sizes_have_no_stages():
     b = Builder()
     assert not ca.network.from_onnx(b.model(b.conv())).stages

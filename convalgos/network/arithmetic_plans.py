@@ -10,9 +10,11 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported
+from convalgos.core.laid_arrays import as_laid
 from convalgos.cpu.elementwise.bound_steps import BoundStep
 from convalgos.cpu.elementwise.crossing import CrossingPlan
 from convalgos.cpu.elementwise.plan import ConcatenationPlan, ElementwisePlan
+from convalgos.cpu.elementwise.spreading import SpreadOperandPlan, spread_shape
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Shapes
 
@@ -28,10 +30,8 @@ class OfWholeArrays(BoundStep):
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         *inputs, y = arrays
-        operands = [*self._step.operands(inputs), y]
-        return self._plan.bind(
-            *(np.asarray(o).reshape(s) for o, s in zip(operands, self._shapes, strict=True))
-        )
+        operands = [*(as_laid(np.asarray(o)) for o in self._step.operands(inputs)), y]  # of a file, anywhere
+        return self._plan.bind(*(o.reshape(s) for o, s in zip(operands, self._shapes, strict=True)))
 
 
 class SideBySide(BoundStep):
@@ -70,10 +70,25 @@ def arithmetic_plan(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     y = np.broadcast_shapes(a, b)
     if not math.prod(y):
         return None
-    for make in (lambda: ElementwisePlan(OPERATION[step.function], (a, b), "channels_first"),
-                 lambda: CrossingPlan(OPERATION[step.function], (a, b))):  # fmt: skip
+    kernels = _of_shapes(OPERATION[step.function], a, b)
+    return None if kernels is None else OfWholeArrays(step, kernels, (a, b, y))
+
+
+def _of_shapes(operation: str, a: Shape, b: Shape) -> BoundStep | None:
+    """Kernels of two arrays of as many dimensions."""
+    y = np.broadcast_shapes(a, b)
+    if a == y != b and (spread := spread_shape(b, y)):
+        return _spread(_of_shapes(operation, a, spread), 1, b, spread)
+    if b == y != a and (spread := spread_shape(a, y)):
+        return _spread(_of_shapes(operation, spread, b), 0, a, spread)
+    for make in (lambda: ElementwisePlan(operation, (a, b), "channels_first"),
+                 lambda: CrossingPlan(operation, (a, b))):  # fmt: skip
         try:
-            return OfWholeArrays(step, make(), (a, b, y))
+            return make()
         except Unsupported:
             continue
     return None
+
+
+def _spread(plan: BoundStep | None, which: int, shape: Shape, spread: Shape) -> BoundStep | None:
+    return None if plan is None else SpreadOperandPlan(plan, which, shape, spread)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.attention import Attention, Product
+from convalgos.network.dynamic_convolutions import DynamicConvolution
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step, TransposedConvolution
 from convalgos.network.quantized_graph import QuantizedConvolution
 from convalgos.network.softmax import Softmax
@@ -47,7 +48,7 @@ def _first_of(step: Step) -> str:
     what it gives. "" where there is none."""
     if isinstance(step, Softmax):
         return "softmax"
-    if isinstance(step, Attention | Product):
+    if isinstance(step, Attention | Product | DynamicConvolution):
         return "matmul"
     operators = step.region.operators if isinstance(step, Foreign) and step.region is not None else ()
     if isinstance(step, ArrayFunction):

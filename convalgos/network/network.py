@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from convalgos.api.types import Effort
-from convalgos.core.arguments import Shape, file_path, one_of, shown
+from convalgos.core.arguments import Shape, file_path, one_of
 from convalgos.core.arrays import as_numpy, like, same_dtype
-from convalgos.core.errors import Unsupported
 from convalgos.network.choice import plan_network
+from convalgos.network.declared_shapes import shape_of_batch
 from convalgos.network.executor import Executor
 from convalgos.network.filters import Filters, filters_of_like, prepared_filters
 from convalgos.network.graph import NetworkGraph
@@ -30,6 +30,7 @@ from convalgos.network.step_options import GROWTH
 
 if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
+    from convalgos.network.staged_plan import StagedExplanation, StagedPlan
 
 PLANS = 64  # that a network keeps, for as many shapes of its inputs: those that came last
 AGAIN = 8  # runs of a plan after which it is worth to choose for its own shapes
@@ -115,8 +116,9 @@ class Network:
         effort: Effort = "estimate",
         workspace_limit: int | None = None,
         max_rel_error: float | None = None,
-    ) -> NetworkPlan:
-        """The plan for these shapes of the inputs, which later calls with such inputs run by.
+    ) -> NetworkPlan | StagedPlan:
+        """The plan for these shapes of the inputs, which later calls with such inputs run by; those of the
+        `stages`, as far as sizes are known, where others depend on what is computed.
 
         Args:
             shapes: of the inputs, in their order or by name; or of the only one; or the batch, where all
@@ -129,14 +131,14 @@ class Network:
             max_rel_error: of the outputs, where the error bounds of convolutions add up along each path.
 
         Raises:
-            ValueError: shapes are not those of this network. Unsupported: a step cannot be computed, or sizes
-                depend on what is.
+            ValueError: shapes are not those of this network. Unsupported: a step cannot be computed.
         """
         one_of("effort", effort, EFFORTS)
         limits = PlanLimits(tuple(precisions), effort, workspace_limit, max_rel_error)
-        found = self._plan(self._shapes(shapes), limits)
-        self.keep(found)
-        return found
+        given = self._shapes(shapes)
+        if self._staged is not None:
+            return self._staged.planned(given, lambda stage, own: stage._planned_within(own, limits))
+        return self._planned_within(given, limits)
 
     def keep(self, plan: NetworkPlan, rough: bool = False) -> None:
         """Let calls with inputs of its shapes run by a plan from now on.
@@ -191,7 +193,7 @@ class Network:
         self,
         shapes: int | Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]] = 1,
         timed: bool = False,
-    ) -> NetworkExplanation:
+    ) -> NetworkExplanation | StagedExplanation:
         """The plan that calls with these shapes run by: it prints as a table of its steps.
 
         Algorithms, layouts and predicted times of all steps; what the same layout for all of them is
@@ -201,7 +203,10 @@ class Network:
             shapes: as those of `plan`.
             timed: whether to run the network some times on random inputs, and take the time of each step.
         """
-        return self._planned_for(self._shapes(shapes)).explain(timed)
+        given = self._shapes(shapes)
+        staged = self._staged
+        plan = self._planned_for(given) if staged is None else staged.planned(given, Network._planned_for)
+        return plan.explain(timed)
 
     def __call__(self, *arrays: Any, inputs: Mapping[str, Any] | None = None) -> Any:
         """The output of the network, or a tuple of them where there are several; new arrays.
@@ -261,14 +266,18 @@ class Network:
             self.keep(plan, rough=plan.choice.of_other_shapes and not near)
         return plan
 
+    def _planned_within(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
+        """A plan made for these shapes, which calls run by from now on."""
+        found = self._plan(shapes, limits)
+        self.keep(found)
+        return found
+
     def _refine(self, plan: NetworkPlan) -> None:
         """Choose for the shapes of a plan, which has the choice of others."""
         shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
         self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
-        if self._staged is not None:
-            raise Unsupported("its sizes depend on what is computed, so that calls plan each of its `stages`")
         plans = self.plans()
         known = [(plan.planned, plan.choice) for plan in plans if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
@@ -317,7 +326,7 @@ class Network:
         """The shapes that `plan` was given, by name."""
         names = self.graph.inputs
         if isinstance(given, int | np.integer):
-            return {name: self._of_batch(name, int(given)) for name in names}
+            return {n: shape_of_batch(n, self.graph.shapes.get(n, ()), int(given)) for n in names}
         if isinstance(given, Mapping):
             shapes = self._given((), given)
         else:
@@ -329,18 +338,6 @@ class Network:
         for name, shape in found.items():
             self._check_shape(name, shape)
         return found
-
-    def _of_batch(self, name: str, batch: int) -> Shape:
-        """The declared shape of an input with this batch."""
-        declared = self.graph.shapes.get(name, ())
-        rest = tuple(n for n in declared[1:] if isinstance(n, int))
-        if not declared or len(rest) < len(declared) - 1 or batch < 0:
-            raise ValueError(
-                f"shapes={batch}: give the shape of {name!r}, which is declared as {shown(declared)}"
-            )
-        if isinstance(declared[0], int) and declared[0] != batch:
-            raise ValueError(f"shapes={batch}: {name!r} is declared with a batch of {declared[0]}")
-        return (batch, *rest)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from convalgos.cpu.runtime.plan import Packed
 from convalgos.network import (
     array_functions,
     attention,
+    dynamic_convolutions,
     functions,
     group_norms,
     pixel_moves,
@@ -40,6 +41,7 @@ STEPS: dict[str, type[Step]] = {
             graphs,
             array_functions,
             attention,
+            dynamic_convolutions,
             functions,
             group_norms,
             pixel_moves,

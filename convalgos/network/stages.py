@@ -14,7 +14,8 @@ import numpy as np
 
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.network.array_functions import ArrayFunction
-from convalgos.network.graph import Foreign, NetworkGraph, Step
+from convalgos.network.graph import Foreign, NetworkGraph, Shapes, Step
+from convalgos.network.staged_plan import PlannedStage, StagedPlan, StagePlan
 
 
 class NetworkStage(NamedTuple):
@@ -31,6 +32,13 @@ class RunsStage(Protocol):
         """The outputs, new arrays."""
 
 
+class StageOfNetwork(RunsStage, Protocol):
+    """A network of the steps of a stage."""
+
+    def plans(self) -> Sequence[StagePlan]:
+        """Those that calls run by, the last one last."""
+
+
 class OpeningRegion(Protocol):
     """What another library runs, whatever shapes it gives."""
 
@@ -38,7 +46,7 @@ class OpeningRegion(Protocol):
         """The outputs, new arrays."""
 
 
-Part = TypeVar("Part", bound=RunsStage)
+Part = TypeVar("Part", bound=StageOfNetwork)
 
 
 def stages_of(graph: NetworkGraph) -> list[NetworkStage]:
@@ -91,6 +99,25 @@ class StagedRun(Generic[Part]):
                 opened = _opened(step, [values[name] for name in step.inputs])
                 values |= zip(step.outputs, opened, strict=True)
         return [values[n].copy() if n in self._graph.inputs else values[n] for n in self._graph.outputs]
+
+    def planned(self, shapes: Shapes, make: Callable[[Part, Shapes], StagePlan]) -> StagedPlan:
+        """The plan of each stage: made where its sizes follow from shapes of the inputs, else as calls did.
+
+        Args:
+            make: the plan of the network of a stage, for shapes of its inputs.
+        """
+        known, found = dict(shapes), []
+        for stage, network in self._stages:
+            inputs, plan, of_call = stage.graph.inputs, None, False
+            if network is not None and all(name in known for name in inputs):
+                own = {name: known[name] for name in inputs}
+                plan, every = make(network, own), stage.graph.shapes_of(own)
+                known |= {name: every[name] for name in stage.graph.outputs}
+            elif network is not None and (made := network.plans()):
+                plan, of_call = made[-1], True
+            opens = tuple(step.name or step.output for step in stage.opening)
+            found.append(PlannedStage(plan, of_call, network is None, opens))
+        return StagedPlan(shapes, tuple(found), self.run)
 
 
 # --- inside ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from convalgos.cpu.runtime.filter_reads import rereading_seconds
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.attention import Attention, Product, Rearrangement
 from convalgos.network.compared import compared
+from convalgos.network.dynamic_convolutions import DynamicConvolution
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
@@ -308,7 +309,7 @@ class StepOptions:
             return group_norm_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, Attention):
             return attention_seconds(*step.sizes(self._shapes), self._machine)
-        if isinstance(step, Product):
+        if isinstance(step, Product | DynamicConvolution):
             return matmul_seconds(*step.sizes(self._shapes), self._machine)
         if isinstance(step, Recurrence):
             return recurrent_seconds(*step.sizes(self._shapes), self._machine)

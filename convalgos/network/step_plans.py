@@ -33,6 +33,8 @@ from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.array_plans import array_function_plan
 from convalgos.network.attention import Attention, Product, Rearrangement
+from convalgos.network.dynamic_convolutions import DynamicConvolution
+from convalgos.network.dynamic_plans import DynamicConvolutionPlan
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
@@ -92,6 +94,8 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Product):
         return MatmulPlan(read, step.moves, step.scale)
+    if isinstance(step, DynamicConvolution):
+        return DynamicConvolutionPlan(step.problem(shapes))
     if isinstance(step, ElementFunction):
         return FunctionPlan(step.function, array_shape(layout, read[0]))
     if isinstance(step, Recurrence):

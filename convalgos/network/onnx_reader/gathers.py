@@ -19,8 +19,7 @@ def gather_call(node: OnnxNode, model: OnnxModel, told: Told) -> tuple[str, list
         return "gather_elements", node.inputs
     if of_x is not None:
         axis = node.attributes.get("axis", 0)
-        before, behind = ((model.tried_shape(name) or ())[axis] for name in (of_x.inputs[0], x))
-        x = of_x.inputs[0] if before == behind and isinstance(before, int) and before > 1 else x
+        x = of_x.inputs[0] if _keeps(of_x, axis, model) else x
     return "gather_expanded", [x, *along.inputs[:2]]
 
 
@@ -40,3 +39,12 @@ def _expand(name: str, model: OnnxModel, told: Told) -> OnnxNode | None:
         return None
     before, behind = model.shape(node.inputs[0]), model.shape(name)
     return node if before is not None and behind is not None and len(before) == len(behind) else None
+
+
+def _keeps(node: OnnxNode, axis: int, model: OnnxModel) -> bool:
+    """Whether an Expand keeps the size along an axis, whatever it is: one that is open may be 1."""
+    before, behind = ((model.shape(name) or ())[axis] for name in (node.inputs[0], node.outputs[0]))
+    sizes = model.constant(node.inputs[1])
+    last = axis - len(model.shape(node.outputs[0]) or ()) if axis >= 0 else axis
+    kept = sizes is not None and (-last > sizes.size or sizes[last] == 1)
+    return kept or (before == behind and isinstance(before, int))

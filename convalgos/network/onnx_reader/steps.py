@@ -35,6 +35,7 @@ from convalgos.network.onnx_reader.channels import (
     rank_of,
     softmax,
 )
+from convalgos.network.onnx_reader.dynamic_convolutions import dynamic_convolution
 from convalgos.network.onnx_reader.elementwise import ELEMENTWISE, named_activation
 from convalgos.network.onnx_reader.group_norms import GROUP_NORM, group_norm
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -83,7 +84,7 @@ def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> S
 def _conv(node: OnnxNode, model: OnnxModel) -> Steps:
     found = _filter_and_bias(node, model)
     if found is None:
-        return None
+        return dynamic_convolution(node, model, _padding(node, rank_of(node, model) - 2))
     w, bias = found
     x, padding = node.inputs[0], _padding(node, w.ndim - 2)
     if padding is None:
@@ -229,7 +230,7 @@ def _gemm(node: OnnxNode, model: OnnxModel) -> Steps:
 def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
     if w is None:
-        return computed_product(node, model)
+        return _mixed_channels(node, model) or computed_product(node, model)
     if w.ndim != 2 or model.is_constant(node.inputs[0]):
         return None
     rank = rank_of(node, model)
@@ -242,6 +243,15 @@ def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
         return [Convolution(node.name, (x,), y, filters, None, ones, ((0, 0),) * len(ones), ones)]
 
     return by_last_dimension(node, model, product)
+
+
+def _mixed_channels(node: OnnxNode, model: OnnxModel) -> Steps:
+    """A constant matrix times each of (N, C, L), as a filter bank of spectrograms, is a 1x1 convolution."""
+    w, x = model.constant(node.inputs[0]), node.inputs[1]
+    shape = model.shape(x)
+    if w is None or w.ndim != 2 or shape is None or len(shape) != 3 or type(shape[1]) is not int:
+        return None
+    return [Convolution(node.name, (x,), node.outputs[0], w[:, :, None], None, (1,), ((0, 0),), (1,))]
 
 
 def _linear(node: OnnxNode, w: np.ndarray, bias: np.ndarray | None) -> Steps:
