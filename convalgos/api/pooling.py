@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -165,12 +165,11 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    run: Callable[..., None] | None = None if places is None else planned.of_places
-    read = (given, view.array) if run is None or places is None else (given, view.array, places)
+    run: Any = None if places is None else planned.of_places
+    read: tuple[Any, ...] = (given, view.array) if run is None else (given, view.array, places)
     dx = _result_array(view, view.array.shape, out, *read)
     if dx.size and given.size:
-        run = planned.of_maxima if run is None else run
-        run(given, dx, *read[1:])
+        (run := run or planned.of_maxima)(given, dx, *read[1:])
         if out is None and given is dy and view.array is x and places is indices:
             tell_made(filled(run, dx.shape, dx.dtype), *read)
     else:

@@ -1,9 +1,9 @@
 """Gradients of maxima found axis by axis, whose places are carried along: of two or three dimensions.
 
-A slice of x at a time, the maxima of each row are found over the columns of windows, those of these over the
-rows, and these stay in a ring of as many slices as a window has. A window's maximum is then one of its slices,
-and dy is added where that says. So a window of t x r x s elements takes t + r + s steps, fewer where windows
-of neighbouring rows or slices share them, and an output one addition. Of two dimensions rows are the slices.
+A slice of x at a time, the maxima of each row are found over the columns of windows, those of these over
+the rows, and these stay in a ring of as many slices as a window has. A window's maximum is then that of one
+of its slices, and dy is added where that lies. So a window of t x r x s elements takes about t + r + s steps,
+fewer where windows share them, and an output one addition. Of two dimensions rows are the slices.
 
 Channels lie in the lanes, or with channels first planes, brought into pixels by transposes.
 """
@@ -26,12 +26,13 @@ from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import words_of
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer, zero_bytes
 
-# Bytes from the scratch of a task on, of lines of `line` elements and slices of `slot`: pixels of a slice of x,
-# maxima of its rows and their places, these of the slices in the ring, and those of a slice of outputs.
+# Bytes from the scratch of a task on, after the pixels of a slice of x: `lines`, maxima of its rows; `ring`,
+# those of slices, each of `slot` elements; and their places. `best`, `found`: of a slice of outputs.
 CARRIED_FIELDS = fields(
     "x y dx scratch scratch_bytes stored size tasks planes blocks channels block_channels bands band_table "
-    "slices slice_windows slices_out reach ring_dilation ring_table ring_taps rows row_windows rows_out row_taps columns "
-    "windows outputs inner inner_end stride dilation x_plane pixel y_plane gather lines line_places ring ring_places best found slot"
+    "slices slice_windows slices_out reach ring_dilation ring_table ring_taps rows row_windows rows_out "
+    "row_taps columns windows outputs inner inner_end stride dilation x_plane pixel y_plane gather lines "
+    "line_places ring ring_places best found slot"
 )
 
 SLICE_WINDOW = fields("first taps begin")  # the first slice of this and all later windows is `begin`
@@ -176,8 +177,8 @@ def add_slice(
     run = pixels * channels // runs
     for i in range(runs):
         add_found(
-            SIZE, LANES, dx + first * SIZE, given + i * a.pixel * SIZE, found + i * run * INDEX, run, 1, first,
-            elements,
+            SIZE, LANES, dx + first * SIZE, given + i * a.pixel * SIZE, found + i * run * INDEX, run, 1,
+            first, elements,
         )  # fmt: skip
 
 
@@ -210,11 +211,11 @@ def carried_gradient(SIZE: int, LANES: int, PLANES: int) -> jit.Kernel:
         slice_elements = a.rows * a.columns * a.pixel
         total = a.planes * a.blocks * a.bands
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
-            block = unit // a.bands
-            band = bands[unit % a.bands]
-            first = block % a.blocks * a.block_channels
+            # bands before blocks: threads on blocks of the same pixels wait for each other's cache lines
+            first = unit % a.blocks * a.block_channels
             channels = min(a.block_channels, a.channels - first)
-            plane = block // a.blocks
+            band = bands[unit // a.blocks % a.bands]
+            plane = unit // (a.blocks * a.bands)
             x_at = first * a.x_plane if PLANES else plane * a.x_plane + first
             y_at = first * a.y_plane if PLANES else plane * a.y_plane + first
             dx = a.dx + x_at * SIZE

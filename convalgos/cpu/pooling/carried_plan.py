@@ -21,9 +21,33 @@ from convalgos.cpu.pooling.runs import Computed, KernelRuns, in_full_precision, 
 from convalgos.cpu.pooling.tables import GRADIENT_BAND, POINT, in_three
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.threads import THREAD_UNITS
+from convalgos.cpu.vectors import simd
 
 BLOCK_VECTORS = 4  # of channels that a unit of work takes
 SCRATCH = 1 / 8  # of L2, that these take at most
+
+# Vectors of channels that lie side by side, up to which this is faster than window by window: of three
+# dimensions, or dilated; and of windows of so many taps at least, and so many elements apart
+FEW_VECTORS, FEWER_VECTORS = 3, 2
+LARGE_TAPS, SPARSE_STRIDE = 16, 4
+
+
+def has_carried_plan(problem: PoolProblem) -> bool:
+    """Whether maxima are found axis by axis for a gradient, and fastest so, as on random maps."""
+    depth, height, width = in_three(problem)
+    channels = problem.x_shape[1]
+    each = channels if problem.layout == "channels_last" else 1
+    if problem.layout not in PLAIN or math.prod(problem.x_shape[2:]) * each > MOST_ELEMENTS:
+        return False
+    if problem.itemsize == 1 or len(problem.kernel) < 2:
+        return False
+    lanes, slices = simd.lanes(max(4, problem.itemsize)), depth.size * depth.kernel != 1
+    if problem.layout == "channels_first":
+        return slices and 2 * problem.x_shape[0] * channels >= lanes
+    if slices or any(d != 1 for d in problem.dilation):
+        return channels <= FEW_VECTORS * lanes
+    sparse = height.stride * width.stride >= SPARSE_STRIDE and height.kernel * width.kernel >= LARGE_TAPS
+    return sparse and lanes <= 2 * channels <= 2 * FEWER_VECTORS * lanes
 
 
 class CarriedPlan:
@@ -55,7 +79,7 @@ def _runs(problem: PoolProblem, of: Computed) -> KernelRuns:
     most = max(1, min(BLOCK_VECTORS, int(SCRATCH * cache_sizes()[1]) // (pixel_bytes * lanes)))
     block = lanes if planar else min(channels, most * lanes)
     planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (1 if planar else channels)
-    bands = _bands(slices, planes * blocks, of.threads)
+    bands = _bands(slices, blocks if planar else n, of.threads)
     inside = np.flatnonzero(width.taps == width.kernel)
     inner, whole = (int(inside[0]), len(inside)) if len(inside) else (0, 0)
     reach = (slices.kernel - 1) * slices.dilation + 1
@@ -87,7 +111,9 @@ def _runs(problem: PoolProblem, of: Computed) -> KernelRuns:
     if not flat:
         values["row_taps"] = _row_taps(rows, line)
     tasks = of.tasks(planes * blocks * len(bands))
-    return KernelRuns(CARRIED_FIELDS, values | of.sizes, carried_gradient(size, lanes, planar), tasks, ("y", "dx", "x"))
+    return KernelRuns(
+        CARRIED_FIELDS, values | of.sizes, carried_gradient(size, lanes, planar), tasks, ("y", "dx", "x")
+    )
 
 
 def _pixels(slices: PoolWindows, rows: PoolWindows, width: PoolWindows) -> int:
@@ -134,10 +160,8 @@ def _ring_taps(slices: PoolWindows, reach: int, slot: int) -> np.ndarray:
 def _bands(slices: PoolWindows, units: int, threads: int) -> np.ndarray:
     """`GRADIENT_BAND`: more than one where there are too few units for all threads."""
     reach = (slices.kernel - 1) * slices.dilation + 1
-    wanted = -(-threads // units) if units < THREAD_UNITS * threads else 1
-    if units < threads or units % threads:
-        wanted = threads // math.gcd(threads, units)
-    count = max(1, min(wanted if threads > 1 else 1, slices.size // max(1, reach)))
+    wanted = threads // math.gcd(threads, units) if units < THREAD_UNITS * threads else 1
+    count = max(1, min(wanted, slices.size // reach))
     ends = [slices.size * i // count for i in range(count + 1)]
     table = np.zeros(count, GRADIENT_BAND)
     table["first"], table["end"] = ends[:-1], ends[1:]
