@@ -15,8 +15,7 @@ from typing import Any
 from convalgos.cpu.pooling.elements import FLOAT, MAX, PoolElements
 from convalgos.cpu.pooling.maxima import INDEX, lane_numbers
 from convalgos.cpu.pooling.phase_maxima import TAP, find_maxima
-from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED
-from convalgos.cpu.pooling.scattered_gradients import zero_pixels
+from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, zero_pixels
 from convalgos.cpu.pooling.tables import GRADIENT_BAND
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields

@@ -219,3 +219,19 @@ def reduce_planes(
 
 def _register(of: PoolElements) -> Register:
     return of.v.register(of.identity())
+
+
+@simd.emitter
+def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) -> None:
+    """dx[i * step + c] = 0 for i < pixels, c < channels."""
+    with v.loop(pixels) as i:
+        pixel = v.at(v.pointer(dx), v.imul(i, step))
+
+        def chunk(first: Value, vectors: int, mask: Value = None, *, pixel: Value = pixel) -> None:
+            for k in range(vectors):
+                if mask is None:
+                    v.store(v.zero(), v.at(pixel, first), k * v.lanes)
+                else:
+                    v.store_masked(v.zero(), v.at(pixel, first), k * v.lanes, mask)
+
+        loop_chunks(v, v, channels, UNROLLED, chunk)
