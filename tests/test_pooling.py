@@ -11,12 +11,21 @@ import numpy as np
 import pytest
 
 import convalgos as ca
+from convalgos.api import pool_kind
 from convalgos.core import layouts
 from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
 from convalgos.core.profiles import nominal
-from convalgos.cpu.pooling import gradient_plan, phase_plan, places_plan, separable_plan, unit_groups
+from convalgos.cpu.pooling import (
+    carried_plan,
+    found_plan,
+    gradient_plan,
+    phase_plan,
+    places_plan,
+    separable_plan,
+    unit_groups,
+)
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.pooling.found_plan import has_found_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
@@ -123,6 +132,7 @@ def test_wide_maps(kernel, stride):
 def test_windows_of_slices(layout, monkeypatch):
     """Found within slices first, in groups of several sizes; of slices apart; of one slice and padding."""
     monkeypatch.setattr(unit_groups, "GROUP_BYTES", 1 << 14)
+    monkeypatch.setattr(found_plan, "has_carried_plan", lambda problem: False)
     for shape, dilation, stride in (((5, 3, 9, 13, 11), 2, 1), ((7, 17, 8, 9, 9), 1, (1, 2, 1))):
         p = PoolProblem.of(shape, 5, stride=stride, padding=2, dilation=dilation, layout=layout)
         assert has_slices(p) and has_found_plan(p)
@@ -139,6 +149,7 @@ def test_windows_of_slices(layout, monkeypatch):
 def test_separated_gradients(reduction, dtype, monkeypatch):
     """By columns and rows of windows: few channels and blocks of them, borders, steps wider than windows."""
     monkeypatch.setattr(gradient_plan, "separated_seconds", lambda problem: 0.0)
+    monkeypatch.setattr(gradient_plan, "has_carried_plan", lambda problem: False)
     monkeypatch.setattr(separable_plan, "SCRATCH", 1 / 64)
     of = {"layout": "channels_last", "reduction": reduction, "dtype": dtype, "count_padding": False}
     for shape, kernel, stride, padding, ceil in (
@@ -151,6 +162,24 @@ def test_separated_gradients(reduction, dtype, monkeypatch):
         p = PoolProblem.of(shape, kernel, stride=stride, padding=padding, ceil_mode=ceil, **of)
         assert gradient_plan.has_gradient_plan(p)
         check(p)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("layout", PLAIN)
+def test_gradients_of_carried_places(layout, dtype, monkeypatch):
+    """Axis by axis: of all dimensions, few channels and blocks of them, bands, borders and dilation."""
+    monkeypatch.setattr(pool_kind, "has_gradient_plan", lambda problem: False)
+    monkeypatch.setattr(pool_kind, "gradient_of_maxima", carried_plan.CarriedPlan)
+    for shape, kernel, stride, padding, dilation, ceil in (
+        ((1, 3, 13, 11, 9), (3, 2, 4), (2, 1, 3), (1, 0, 2), 1, True),
+        ((2, 19, 9, 10, 8), 3, 1, ((0, 1), (1, 0), (1, 1)), (2, 1, 2), False),
+        ((1, 130, 15, 6, 7), (4, 3, 2), (1, 5, 2), (1, 0, 1), (2, 1, 1), True),
+        ((3, 37, 12, 21), (5, 3), (3, 2), (2, 1), 1, False),
+        ((2, 5, 31, 17), (2, 4), (4, 5), 0, (3, 1), True),
+        ((2, 7, 33), 4, 2, 1, 2, False),
+    ):
+        of = {"padding": padding, "dilation": dilation, "ceil_mode": ceil, "layout": layout, "dtype": dtype}
+        check(PoolProblem.of(shape, kernel, stride=stride, **of))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

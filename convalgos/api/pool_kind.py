@@ -5,7 +5,7 @@ Planning takes longer than the pooling of a small map, so all is found again by 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import dtype_name
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
-from convalgos.cpu.pooling.found_plan import FoundPlan, gradient_of_maxima
+from convalgos.cpu.pooling.found_plan import gradient_of_maxima
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan
@@ -74,9 +74,12 @@ class PlannedPool:
         return GradientPlan(self._within) if has_gradient_plan(self._within) else None
 
     @cached_attribute
-    def of_maxima(self) -> MaximaPlan | PhasePlan | FoundPlan:
-        """The gradient of a maximum where `gradient` is None."""
-        return gradient_of_maxima(self._within)
+    def of_maxima(self) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
+        """Of (dy, dx, x): writes dx, a maximum's gradient."""
+        if self.gradient is not None:
+            return self.gradient.run
+        plan = gradient_of_maxima(self._within)
+        return lambda dy, dx, x: plan.gradient(x, dy, dx)
 
     @cached_attribute
     def _within(self) -> PoolProblem:
@@ -84,9 +87,10 @@ class PlannedPool:
         return self.problem.of_slices() if self.problem.within_slices else self.problem
 
     @cached_attribute
-    def of_places(self) -> PlacesPlan | None:
-        """Of a maximum whose places are known; None where they are found again."""
-        return PlacesPlan(self.problem) if has_places_plan(self.problem) else None
+    def of_places(self) -> Callable[..., None] | None:
+        """Of (dy, dx, x, places): writes dx by the places of maxima; None where these are found again."""
+        plan = PlacesPlan(self.problem) if has_places_plan(self.problem) else None
+        return None if plan is None else lambda dy, dx, _, places: plan.run(dy, dx, places)
 
 
 def _tuples(value: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from convalgos.api import pooling_gpu
 from convalgos.api.gradients import conv_backward_data
 from convalgos.api.pool_kind import PlannedPool, PoolKind
+from convalgos.api.recent_pools import filled, recent_pools, tell_made
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
 from convalgos.core import arguments
 from convalgos.core.arrays import as_numpy, device_of, like, same_dtype, writable_view
@@ -31,6 +32,7 @@ def max_pool(
     dilation: Sizes = ..., ceil_mode: bool = ..., layout: Layout = ..., return_indices: Literal[True],
     out: Array = ...,
 ) -> tuple[Array, Array]: ...  # fmt: skip
+@recent_pools
 def max_pool(
     x: ArrayLike,
     kernel: Sizes | None = None,
@@ -80,6 +82,7 @@ def max_pool(
     return y, like(view.as_given(places), x)
 
 
+@recent_pools
 def avg_pool(
     x: ArrayLike,
     kernel: Sizes | None = None,
@@ -114,6 +117,7 @@ def avg_pool(
     return _pooled(view, view.planned(kind), x, out)
 
 
+@recent_pools
 def max_pool_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -161,19 +165,19 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    read = (given, view.array) if places is None else (given, view.array, places)
+    run: Any = None if places is None else planned.of_places
+    read: tuple[Any, ...] = (given, view.array) if run is None else (given, view.array, places)
     dx = _result_array(view, view.array.shape, out, *read)
-    if not (dx.size and given.size):
-        dx.fill(0)
-    elif places is not None and planned.of_places is not None:
-        planned.of_places.run(given, dx, places)
-    elif planned.gradient is not None:
-        planned.gradient.run(given, dx, view.array)
+    if dx.size and given.size:
+        (run := run or planned.of_maxima)(given, dx, *read[1:])
+        if out is None and given is dy and view.array is x and places is indices:
+            tell_made(filled(run, dx.shape, dx.dtype), *read)
     else:
-        planned.of_maxima.gradient(view.array, given, dx)
+        dx.fill(0)
     return _delivered(view.as_given(dx), dy, out)
 
 
+@recent_pools
 def avg_pool_backward(
     dy: ArrayLike,
     x_shape: Sequence[int],
@@ -213,6 +217,8 @@ def avg_pool_backward(
         laid = as_laid(given)
         dx = _result_array(_View(laid, layout, layout), shape, out, laid)
         planned.gradient.run(laid, dx)
+        if out is None and laid is dy:
+            tell_made(filled(planned.gradient.run, dx.shape, dx.dtype), dy)
         return _delivered(dx, dy, out)
     shares = given.astype(_wide(given.dtype))
     for dim, windows in enumerate(problem.windows):
@@ -301,6 +307,8 @@ def _pooled(view: _View, planned: PlannedPool, given: Any, out: Any, places: np.
     y = _result_array(view, planned.y_laid, out, view.array)
     if places is None:
         planned.pool.run(view.array, y)
+        if out is None and view.array is given and y.size:
+            tell_made(filled(planned.pool.run, y.shape, y.dtype), given)
     else:
         planned.maxima.find(view.array, y, places)
     return _delivered(view.as_given(y), given, out)

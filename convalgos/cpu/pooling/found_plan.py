@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from convalgos.core.pool_problem import PoolProblem
+from convalgos.cpu.pooling.carried_plan import CarriedPlan, has_carried_plan
 from convalgos.cpu.pooling.maxima import PLACE
 from convalgos.cpu.pooling.maxima_plan import BLOCK_VECTORS, MOST_ELEMENTS, MaximaPlan
 from convalgos.cpu.pooling.phase_plan import PhasePlan, has_phases
@@ -60,8 +61,10 @@ class FoundPlan:
             half.convert(wide, dx)
 
 
-def gradient_of_maxima(problem: PoolProblem) -> MaximaPlan | PhasePlan | FoundPlan:
+def gradient_of_maxima(problem: PoolProblem) -> MaximaPlan | PhasePlan | CarriedPlan | FoundPlan:
     """The plan of a maximum's gradient where there is no `GradientPlan`."""
     if has_phases(in_full_precision(problem)):
         return PhasePlan(problem)
+    if has_carried_plan(problem):
+        return CarriedPlan(problem)
     return FoundPlan(problem) if has_found_plan(problem) else MaximaPlan(problem)

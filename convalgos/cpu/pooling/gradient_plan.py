@@ -11,6 +11,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.layouts import PLAIN
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.layout.channel_vectors import gather, place
+from convalgos.cpu.pooling.carried_plan import has_carried_plan
 from convalgos.cpu.pooling.elements import MAX, MEAN
 from convalgos.cpu.pooling.gradient_cost import scattered_seconds, separated_seconds
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
@@ -36,7 +37,7 @@ def has_gradient_plan(problem: PoolProblem) -> bool:
     _, height, width = in_three(problem)
     if problem.layout not in PLAIN or any(d != 1 for d in problem.dilation):
         return False
-    if problem.reduction == "max" and _has_slices(problem):
+    if problem.reduction == "max" and (_has_slices(problem) or has_carried_plan(problem)):
         return False
     if math.prod(problem.x_shape[2:]) > MOST_ELEMENTS:
         return False

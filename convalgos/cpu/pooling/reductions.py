@@ -11,6 +11,7 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.instructions import Register, ir
+from convalgos.cpu.vectors.lanes import store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec
 
 UNROLLED = 4  # vectors that are reduced at a time
@@ -219,3 +220,16 @@ def reduce_planes(
 
 def _register(of: PoolElements) -> Register:
     return of.v.register(of.identity())
+
+
+@simd.emitter
+def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) -> None:
+    """dx[i * step + c] = 0 for i < pixels, c < channels."""
+    with v.loop(pixels) as i:
+        pixel = v.at(v.pointer(dx), v.imul(i, step))
+
+        def chunk(first: Value, vectors: int, mask: Value = None, *, pixel: Value = pixel) -> None:
+            for k in range(vectors):
+                store_lanes(v, v.zero(), v.at(pixel, first), k * v.lanes, mask)
+
+        loop_chunks(v, v, channels, UNROLLED, chunk)

@@ -17,7 +17,7 @@ from typing import Any
 
 from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
 from convalgos.cpu.pooling.maxima import PLACE
-from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, Divisor
+from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, Divisor, zero_pixels
 from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -147,19 +147,6 @@ def scatter_row(
             scatter([(v.iadd(corner, o), v.iadd(passed, o)) for o in offsets], window, by, mask)
 
         loop_chunks(of.v, of.v, channels, UNROLLED, chunk)
-
-
-@simd.emitter
-def zero_pixels(v: Vec, dx: Value, pixels: Value, step: Value, channels: Value) -> None:
-    """dx[i * step + c] = 0 for i < pixels, c < channels."""
-    with v.loop(pixels) as i:
-        pixel = v.at(v.pointer(dx), v.imul(i, step))
-
-        def chunk(first: Value, vectors: int, mask: Value = None, *, pixel: Value = pixel) -> None:
-            for k in range(vectors):
-                store_lanes(v, v.zero(), v.at(pixel, first), k * v.lanes, mask)
-
-        loop_chunks(v, v, channels, UNROLLED, chunk)
 
 
 @simd.emitter

@@ -2,29 +2,31 @@
 
 To tell by Python whether a call has the arguments of another one takes some microseconds, a filter of a small
 image no more. Here an array is told by its type and shape, and the numbers of a small one byte by byte; all
-else by what object it is, which holds for what cannot change.
+else by what object it is, which holds for what cannot change, and tuples of integers by these.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from convalgos.cpu.runtime import array_calls, jit
-from convalgos.cpu.runtime.array_calls import DATA, LAID, WRITEABLE, lies, overlap, word_at
+from convalgos.cpu.runtime.array_calls import DATA, LAID, TYPE, WRITEABLE, lies, overlap, word_at
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, external, pointer
 
 COUNT = 8  # calls of a function
+LARGEST = 1 << 62  # of integers in a tuple
 AGAIN = 32  # times that one must be told otherwise, to be found in the place of one of so many
-SAME, FILLED, NUMBERS = range(3)  # an argument: an object, an array that is written, or one of numbers
+# An argument: an object, an array that is written, one of numbers, one that is read, or a tuple of integers
+SAME, FILLED, NUMBERS, READ, SIZES = range(5)
 # A call: the object that is found, the array x that is its first argument, one that is filled, if any, how
 # many arguments it has by place and by name, and the addresses of `VALUE` of these and of three words.
 CALL = fields("kept type dtype ndim sizes nbytes y_dtype y_bytes args kwargs values cursor")
-# An argument: the name, or 0, its kind, the object or the dtype of numbers, and those numbers.
+# An argument: the name, or 0, its kind, the object or the dtype of an array, and the numbers.
 VALUE = fields("name kind what ndim sizes nbytes data")
 
 _integer = external("PyNumber_AsSsize_t", 2)
@@ -32,6 +34,18 @@ _count = external("Py_IncRef", 1, returns=False)
 _tuple_size, _tuple_item = external("PyTuple_Size", 1), external("PyTuple_GetItem", 2)
 _dict_size, _dict_next = external("PyDict_Size", 1), external("PyDict_Next", 4)
 _compare = external("memcmp", 3)
+
+
+@jit.helper
+def is_tuple(v: Any, given: int) -> bool:
+    """Whether an object is a tuple of just these integers."""
+    if word_at(given + TYPE) != v.what or _tuple_size(given) != v.ndim:
+        return False
+    for i in range(v.ndim):
+        item = _tuple_item(given, i)
+        if word_at(item + TYPE) != v.sizes or _integer(item, 0) != word_at(v.data + 8 * i):
+            return False
+    return True
 
 
 @jit.helper
@@ -46,8 +60,12 @@ def is_value(a: Any, values: int, x: int, name: int, given: int) -> bool:
         if not lies(given, a.type, a.y_dtype, a.ndim, a.sizes, LAID | WRITEABLE):
             return False
         return not overlap(word_at(x + DATA), a.nbytes, word_at(given + DATA), a.y_bytes)
+    if v.kind == SIZES:
+        return is_tuple(v, given)
     if not lies(given, a.type, v.what, v.ndim, v.sizes, LAID):
         return False
+    if v.kind == READ:
+        return True
     return _compare(word_at(given + DATA), v.data, v.nbytes) & 0xFFFFFFFF == 0  # type: ignore[no-any-return]
 
 
@@ -124,16 +142,22 @@ class RecentCalls:
         return times == (1 if self._number < COUNT else AGAIN)
 
     def add(
-        self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], filled: np.ndarray | None
-    ) -> None:
-        """Find `kept` by arguments: numbers, what is `filled`, and what cannot change; by no list."""
+        self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
+        filled: np.ndarray | None = None, read: Sequence[np.ndarray] = (),
+    ) -> None:  # fmt: skip
+        """Find `kept` by arguments: numbers, what is `filled`, and what cannot change; by no list.
+
+        read: arrays beside the first, in whose place others of their type and shape may stand.
+        """
         find = find_call()
         if find is None or list in map(type, (*args, *kwargs.values())):
             return
         self._find = find
         x, y, held = args[0], args[0] if filled is None else filled, list[Any](kwargs)
         given = [*((0, v) for v in args[1:]), *((id(name), v) for name, v in kwargs.items())]
-        values = np.array([(name, *_value(v, v is filled, held)) for name, v in given], VALUE)
+        values = np.array(
+            [(name, *_value(v, v is filled, any(v is r for r in read), held)) for name, v in given], VALUE
+        )
         sizes, cursor = np.array(x.shape, np.int64), np.zeros(3, np.int64)
         call = (
             id(kept), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, id(y.dtype), y.nbytes,
@@ -147,10 +171,18 @@ class RecentCalls:
         self._number = max(self._number, place + 1)
 
 
-def _value(given: Any, is_filled: bool, held: list[Any]) -> tuple[int, ...]:
+def _value(given: Any, is_filled: bool, is_read: bool, held: list[Any]) -> tuple[int, ...]:
     """The fields of `VALUE` behind the name; appends what they point to."""
     if is_filled:
         return FILLED, 0, 0, 0, 0, 0
+    if is_read:
+        sizes = np.array(given.shape, np.int64)
+        held.append((sizes, given.dtype))
+        return READ, id(given.dtype), given.ndim, sizes.ctypes.data, 0, 0
+    if type(given) is tuple and all(type(v) is int and abs(v) < LARGEST for v in given):
+        integers = np.array(given, np.int64)
+        held.append(integers)
+        return SIZES, id(tuple), len(given), id(int), 0, integers.ctypes.data
     if type(given) is not np.ndarray:
         held.append(given)
         return SAME, id(given), 0, 0, 0, 0

@@ -8,6 +8,7 @@ from itertools import product
 from convalgos.core.pool_problem import DTYPES
 from convalgos.cpu.pooling import (
     blocks,
+    carried_gradients,
     drivers,
     maxima,
     phase_maxima,
@@ -61,6 +62,7 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
             yield phase_maxima.phase_maxima, (*kinds, stride)
         if FORMS[dtype] == FORMS["float32"]:
             for planes in (False, True):
+                yield carried_gradients.carried_gradient, (*kinds[:2], planes)
                 yield tile_gradients.tile_gradient, (*kinds[:2], 1 + planes, 2)
             for tiles, window in product((False, True), WINDOWS):
                 yield scattered_gradients.scatter_gradient, (*kinds, PLACED, False, tiles, *window)
