@@ -88,6 +88,46 @@ def test_recent_calls_are_told_by_every_argument():
     assert ca.ndimage.correlate(x, w, output=x) is x
 
 
+def test_lists_and_values_are_told_by_what_they_hold():
+    """Of each call a new list, one that is written, and numbers that are equal but of another type."""
+    x, w = np.arange(30.0).reshape(5, 6), [1.5, -2, 1]
+    for turn in range(6):
+        w[1] = float(turn // 2)
+        for weights in (w, list(w), tuple(w), [*w[:2], True], w[:2], ()):
+            for mode in ("wrap", "".join(["neare", "st"])):
+                if not weights:
+                    with pytest.raises(RuntimeError, match="no filter weights"):
+                        ca.ndimage.correlate1d(x, weights, mode=mode)
+                    continue
+                expected = scipy.ndimage.correlate1d(x, weights, mode=mode)
+                np.testing.assert_allclose(ca.ndimage.correlate1d(x, weights, mode=mode), expected)
+        sigma = float(f"1.{turn // 3}")
+        expected = scipy.ndimage.gaussian_filter1d(x, sigma, order=1)
+        np.testing.assert_allclose(ca.ndimage.gaussian_filter1d(x, sigma, order=1), expected)
+    for _ in range(3):
+        ca.ndimage.gaussian_filter1d(x, 1.1, order=1)
+        with pytest.raises(TypeError, match="order"):
+            ca.ndimage.gaussian_filter1d(x, 1.1, order=1.0)
+
+
+def test_recent_calls_tell_arrays_by_where_they_lie():
+    """Inputs with strides and without, outputs apart, in place and amid the input, by turns of one call."""
+    rng = np.random.default_rng(12)
+    held, wide = rng.standard_normal(200), np.empty((6, 16))
+    for _ in range(4):
+        held[...] = rng.standard_normal(200)
+        laid, own, turned = held[:48].reshape(6, 8), np.empty((6, 8)), np.empty((8, 6)).T
+        for x in (laid, laid[::-1], held[:96].reshape(6, 16)[:, ::2], held[50:98].reshape(8, 6).T):
+            expected = scipy.ndimage.maximum_filter1d(x, 3)
+            np.testing.assert_array_equal(ca.ndimage.maximum_filter1d(x, 3), expected)
+            for y in (own, wide[:, 1::2], turned, held[8:56].reshape(6, 8), held[48:96].reshape(6, 8), x):
+                before, y_before = held.copy(), y.copy()
+                assert ca.ndimage.maximum_filter1d(x, 3, output=y) is y
+                np.testing.assert_array_equal(y, expected)
+                y[...] = y_before
+                held[...] = before
+
+
 def test_what_is_filled_is_not_kept_alive():
     x = np.arange(600.0).reshape(20, 30)
     y = np.empty_like(x)

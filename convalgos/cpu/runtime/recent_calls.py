@@ -1,8 +1,8 @@
 """Calls of a function as they were made lately, found again by compiled code.
 
 To tell by Python whether a call has the arguments of another one takes some microseconds, a filter of a small
-image no more. Here an array is told by its type and shape, and the numbers of a small one byte by byte; all
-else by what object it is, which holds for what cannot change.
+image no more. Here an array is told by its type and shape, and the numbers of a small one byte by byte; lists
+and tuples item by item; all else by what object it is, or by its value.
 """
 
 from __future__ import annotations
@@ -14,24 +14,68 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.runtime import array_calls, jit
-from convalgos.cpu.runtime.array_calls import DATA, LAID, WRITEABLE, lies, overlap, word_at
+from convalgos.cpu.runtime.array_calls import DATA, FLAGS, LAID, TYPE, WRITEABLE, lies, overlap, word_at
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, external, pointer
 
 COUNT = 8  # calls of a function
 AGAIN = 32  # times that one must be told otherwise, to be found in the place of one of so many
-SAME, FILLED, NUMBERS = range(3)  # an argument: an object, an array that is written, or one of numbers
-# A call: the object that is found, the array x that is its first argument, one that is filled, if any, how
-# many arguments it has by place and by name, and the addresses of `VALUE` of these and of three words.
-CALL = fields("kept type dtype ndim sizes nbytes y_dtype y_bytes args kwargs values cursor")
-# An argument: the name, or 0, its kind, the object or the dtype of numbers, and those numbers.
+# An argument: a value, an array that is filled where it lies, one that is so by a copy, an array of numbers,
+# or values in a row
+SAME, FILLED, COPIED, NUMBERS, ITEMS = range(5)
+# A call: the object that is found, the array x that is its first argument, whether that is `LAID`, one that
+# is filled, if any, how many arguments it has by place and by name, and the addresses of `VALUE` of these and
+# of three words.
+CALL = fields("kept type dtype ndim sizes nbytes laid y_dtype y_bytes args kwargs values cursor")
+# An argument: the name, or 0, its kind, the object, dtype of numbers or type of a row, and those numbers or
+# the objects of a row, of which there are `ndim`.
 VALUE = fields("name kind what ndim sizes nbytes data")
 
 _integer = external("PyNumber_AsSsize_t", 2)
 _count = external("Py_IncRef", 1, returns=False)
 _tuple_size, _tuple_item = external("PyTuple_Size", 1), external("PyTuple_GetItem", 2)
 _dict_size, _dict_next = external("PyDict_Size", 1), external("PyDict_Next", 4)
-_compare = external("memcmp", 3)
+_list_size, _list_item = external("PyList_Size", 1), external("PyList_GetItem", 2)
+_compare, _equal = external("memcmp", 3), external("PyObject_RichCompareBool", 3)
+EQUAL = 2  # Python's Py_EQ
+
+
+@jit.helper
+def holds_same(given: int, what: int) -> bool:
+    """Whether an object is another one or, of the same type, equal: values of Python and dtypes."""
+    if given == what:
+        return True
+    if word_at(given + TYPE) != word_at(what + TYPE):
+        return False
+    return _equal(given, what, EQUAL) & 0xFFFFFFFF == 1  # type: ignore[no-any-return]
+
+
+@jit.helper
+def are_items(v: Any, given: int, lists: int) -> bool:
+    """Whether an object is a row of the same values: a list, whose type is `lists`, or a tuple."""
+    if word_at(given + TYPE) != v.what:
+        return False
+    is_list = v.what == lists
+    count = _list_size(given) if is_list else _tuple_size(given)
+    if count != v.ndim:
+        return False
+    for i in range(count):
+        item = _list_item(given, i) if is_list else _tuple_item(given, i)
+        if not holds_same(item, word_at(v.data + i * 8)):
+            return False
+    return True
+
+
+@jit.helper
+def has_no_steps(array: int) -> bool:
+    """Whether kernels may read an array where it lies: C-contiguous and aligned."""
+    return carray(pointer(array + FLAGS), 1, np.int32)[0] & LAID == LAID  # type: ignore[no-any-return]
+
+
+@jit.helper
+def is_apart(a: Any, x: int, y: int) -> bool:
+    """Whether kernels may fill y where it lies."""
+    return has_no_steps(y) and not overlap(word_at(x + DATA), a.nbytes, word_at(y + DATA), a.y_bytes)
 
 
 @jit.helper
@@ -41,11 +85,14 @@ def is_value(a: Any, values: int, x: int, name: int, given: int) -> bool:
     if v.name != name:
         return False
     if v.kind == SAME:
-        return given == v.what  # type: ignore[no-any-return]
-    if v.kind == FILLED:
-        if not lies(given, a.type, a.y_dtype, a.ndim, a.sizes, LAID | WRITEABLE):
+        return holds_same(given, v.what)
+    if v.kind == ITEMS:
+        return are_items(v, given, v.sizes)
+    if v.kind != NUMBERS:
+        if not lies(given, a.type, a.y_dtype, a.ndim, a.sizes, WRITEABLE):
             return False
-        return not overlap(word_at(x + DATA), a.nbytes, word_at(given + DATA), a.y_bytes)
+        filled = has_no_steps(given) and (not a.laid or is_apart(a, x, given))
+        return filled == (v.kind == FILLED)  # type: ignore[no-any-return]
     if not lies(given, a.type, v.what, v.ndim, v.sizes, LAID):
         return False
     return _compare(word_at(given + DATA), v.data, v.nbytes) & 0xFFFFFFFF == 0  # type: ignore[no-any-return]
@@ -57,7 +104,7 @@ def is_call(a: Any, args: int, kwargs: int) -> bool:
     if a.args != _tuple_size(args) or a.kwargs != _dict_size(kwargs):
         return False
     x = _tuple_item(args, 0)
-    if not lies(x, a.type, a.dtype, a.ndim, a.sizes, LAID):
+    if not lies(x, a.type, a.dtype, a.ndim, a.sizes, 0) or has_no_steps(x) != (a.laid != 0):
         return False
     values, size = a.values, VALUE.itemsize
     for i in range(1, a.args):
@@ -124,20 +171,27 @@ class RecentCalls:
         return times == (1 if self._number < COUNT else AGAIN)
 
     def add(
-        self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], filled: np.ndarray | None
-    ) -> None:
-        """Find `kept` by arguments: numbers, what is `filled`, and what cannot change; by no list."""
+        self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], filled: np.ndarray | None,
+        laid: bool = True, copied: bool = False,
+    ) -> None:  # fmt: skip
+        """Find `kept` by arguments: numbers, values of Python, rows of these, dtypes, and what is `filled`.
+
+        Args:
+            laid: whether the first argument is C-contiguous and aligned; others are told apart from those.
+            copied: whether what is filled is not so, or shares memory with a laid first argument.
+        """
         find = find_call()
-        if find is None or list in map(type, (*args, *kwargs.values())):
+        if find is None:
             return
         self._find = find
         x, y, held = args[0], args[0] if filled is None else filled, list[Any](kwargs)
         given = [*((0, v) for v in args[1:]), *((id(name), v) for name, v in kwargs.items())]
-        values = np.array([(name, *_value(v, v is filled, held)) for name, v in given], VALUE)
+        written = COPIED if copied else FILLED
+        values = np.array([(name, *_value(v, written, v is filled, held)) for name, v in given], VALUE)
         sizes, cursor = np.array(x.shape, np.int64), np.zeros(3, np.int64)
         call = (
-            id(kept), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, id(y.dtype), y.nbytes,
-            len(args), len(kwargs), values.ctypes.data, cursor.ctypes.data,
+            id(kept), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, int(laid),
+            id(y.dtype), y.nbytes, len(args), len(kwargs), values.ctypes.data, cursor.ctypes.data,
         )  # fmt: skip
         place, before = self._next, self._held[self._next]
         self._calls[place] = call
@@ -147,11 +201,16 @@ class RecentCalls:
         self._number = max(self._number, place + 1)
 
 
-def _value(given: Any, is_filled: bool, held: list[Any]) -> tuple[int, ...]:
+def _value(given: Any, written: int, is_filled: bool, held: list[Any]) -> tuple[int, ...]:
     """The fields of `VALUE` behind the name; appends what they point to."""
     if is_filled:
-        return FILLED, 0, 0, 0, 0, 0
-    if type(given) is not np.ndarray:
+        return written, 0, 0, 0, 0, 0
+    kind = type(given)
+    if kind is list or kind is tuple:
+        objects = np.array([id(item) for item in given], np.int64)
+        held.append((tuple(given), objects))
+        return ITEMS, id(kind), len(given), id(list), 0, objects.ctypes.data
+    if kind is not np.ndarray:
         held.append(given)
         return SAME, id(given), 0, 0, 0, 0
     numbers, sizes = given.copy(), np.array(given.shape, np.int64)
