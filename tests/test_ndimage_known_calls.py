@@ -128,13 +128,43 @@ def test_recent_calls_tell_arrays_by_where_they_lie():
                 held[...] = before
 
 
+@pytest.mark.parametrize("shape", [(7,), (30, 1), (5, 18), (3, 1, 9), (2, 3, 4, 5), (300, 40)])
+def test_compiled_calls_have_the_answers_of_first_ones(shape):
+    """Of several passes and types, with and without strides: from the third call on by `ArrayRun`."""
+    rng = np.random.default_rng(15)
+    kinds = "?bBhHiIlLfd"
+    for name, of, into in zip(("uniform_filter", "minimum_filter", "gaussian_filter", "sobel") * 11, kinds * 4,
+                              "".join(kinds[i:] + kinds[:i] for i in (0, 3, 5, 8)), strict=True):  # fmt: skip
+        function, told = getattr(ca.ndimage, name), {} if name == "sobel" else {"mode": "mirror"}
+        size = () if name == "sobel" else (3,)
+        for steps in (1, 2):
+            wide = (rng.random((*shape[:-1], shape[-1] * steps)) * 100).astype(of)
+            x, y = wide[..., ::steps], np.empty(wide.shape, into)[..., ::steps]
+            turned = np.empty(shape[::-1], into).T
+            known_calls._forget()
+            expected = function(x, *size, output=into, **told)
+            for _ in range(3):
+                for target in (y, turned):
+                    target[...] = 1
+                    assert function(x, *size, output=target, **told) is target
+                    np.testing.assert_array_equal(target, expected)
+                found = function(x, *size, output=into, **told)
+                assert found.dtype == into and found.shape == shape
+                np.testing.assert_array_equal(found, expected)
+
+
 def test_what_is_filled_is_not_kept_alive():
     x = np.arange(600.0).reshape(20, 30)
     y = np.empty_like(x)
-    held = sys.getrefcount(y)
+    held = sys.getrefcount(y), sys.getrefcount(x)
     for _ in range(4):
         ca.ndimage.uniform_filter(x, 3, output=y)
-    assert sys.getrefcount(y) == held
+    assert (sys.getrefcount(y), sys.getrefcount(x)) == held
+    before = sys.getrefcount(x.dtype)
+    for _ in range(99):
+        z = ca.ndimage.uniform_filter(x, 3)
+    assert sys.getrefcount(z) == 2
+    assert sys.getrefcount(x.dtype) < before + 50  # of those that are kept, and of z
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "u1"])

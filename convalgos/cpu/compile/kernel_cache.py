@@ -53,6 +53,8 @@ TOOLKIT = (
     "cpu/vectors/atomics.py",
     "cpu/vectors/transpose.py",
     "cpu/runtime/array_calls.py",
+    "cpu/runtime/array_steps.py",
+    "cpu/runtime/record_launch.py",
     "cpu/runtime/half.py",
     "cpu/runtime/plan.py",
     "cpu/runtime/worker_cores.py",

@@ -15,6 +15,7 @@ import numpy as np
 
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.array_calls import DATA, FLAGS, LAID, TYPE, WRITEABLE, lies, overlap, word_at
+from convalgos.cpu.runtime.array_steps import RUN, ArrayRun, run_array_steps
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, external, pointer
 
@@ -24,9 +25,9 @@ AGAIN = 32  # times that one must be told otherwise, to be found in the place of
 # or values in a row
 SAME, FILLED, COPIED, NUMBERS, ITEMS = range(5)
 # A call: the object that is found, the array x that is its first argument, whether that is `LAID`, one that
-# is filled, if any, how many arguments it has by place and by name, and the addresses of `VALUE` of these and
-# of three words.
-CALL = fields("kept type dtype ndim sizes nbytes laid y_dtype y_bytes args kwargs values cursor")
+# is filled, if any, how many arguments it has by place and by name, and the addresses of `VALUE` of these, of
+# three words, and of `RUN` or 0.
+CALL = fields("kept type dtype ndim sizes nbytes laid y_dtype y_bytes args kwargs values cursor run")
 # An argument: the name, or 0, its kind, the object, dtype of numbers or type of a row, and those numbers or
 # the objects of a row, of which there are `ndim`.
 VALUE = fields("name kind what ndim sizes nbytes data")
@@ -36,6 +37,8 @@ _count = external("Py_IncRef", 1, returns=False)
 _tuple_size, _tuple_item = external("PyTuple_Size", 1), external("PyTuple_GetItem", 2)
 _dict_size, _dict_next = external("PyDict_Size", 1), external("PyDict_Next", 4)
 _list_size, _list_item = external("PyList_Size", 1), external("PyList_GetItem", 2)
+_dict_item, _made = external("PyDict_GetItem", 2), external("PyObject_CallObject", 2)
+_drop, _no_memory = external("Py_DecRef", 1, returns=False), external("PyErr_NoMemory", 0)
 _compare, _equal = external("memcmp", 3), external("PyObject_RichCompareBool", 3)
 EQUAL = 2  # Python's Py_EQ
 
@@ -119,20 +122,38 @@ def is_call(a: Any, args: int, kwargs: int) -> bool:
     return True
 
 
-def _find_call(this: int, given: int, count: int) -> int:
-    """What Python calls as f(address of calls, their number, args, kwargs): `kept` of one, or None.
+@jit.helper
+def array_filled(run: Any, args: int, kwargs: int, empty: int) -> int:
+    """The array that a call fills: one of its arguments, or a new one; with a reference, or 0: no memory."""
+    if run.y_place < 0 and run.y_name == 0:
+        return _made(empty, run.made)  # type: ignore[no-any-return]
+    y = _tuple_item(args, run.y_place) if run.y_place >= 0 else _dict_item(kwargs, run.y_name)
+    _count(y)
+    return y  # type: ignore[no-any-return]
 
-    The interpreter's lock is held.
+
+def _find_call(this: int, given: int, count: int) -> int:
+    """What Python calls as f(address of calls, their number, args, kwargs, np.empty): `kept` of one, or None.
+
+    Or the array that it fills, where a record tells how. The interpreter's lock is held.
     """
     calls, known = _integer(word_at(given), 0), _integer(word_at(given + 8), 0)
     args, kwargs = word_at(given + 16), word_at(given + 24)
-    found, i = this, 0  # it is None
+    found, at, i = this, 0, 0  # it is None
     while i < known:
         a = carray(pointer(calls + i * CALL.itemsize), 1, CALL)[0]
         i += 1
         if is_call(a, args, kwargs):
-            found, i = a.kept, known
+            found, at, i = a.kept, a.run, known
     _count(found)
+    if at != 0:  # others may let go of the record meanwhile, but not of `kept`
+        run = carray(pointer(at), 1, RUN)[0]
+        y = array_filled(run, args, kwargs, word_at(given + 32))
+        if y != 0 and not run_array_steps(run.steps, run.count, run.room, _tuple_item(args, 0), y):
+            _drop(y)
+            y = _no_memory()
+        _drop(found)
+        found = y
     return int(found)
 
 
@@ -155,7 +176,7 @@ class RecentCalls:
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What was added with these arguments, if they are found."""
         number = self._number
-        return self._find(self._address, number, args, kwargs) if number else None
+        return self._find(self._address, number, args, kwargs, np.empty) if number else None
 
     def clear(self) -> None:
         """Find none."""
@@ -172,13 +193,14 @@ class RecentCalls:
 
     def add(
         self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], filled: np.ndarray | None,
-        laid: bool = True, copied: bool = False,
+        laid: bool = True, copied: bool = False, run: ArrayRun | None = None,
     ) -> None:  # fmt: skip
         """Find `kept` by arguments: numbers, values of Python, rows of these, dtypes, and what is `filled`.
 
         Args:
             laid: whether the first argument is C-contiguous and aligned; others are told apart from those.
             copied: whether what is filled is not so, or shares memory with a laid first argument.
+            run: what is found in the place of `kept`: the array that this fills.
         """
         find = find_call()
         if find is None:
@@ -189,13 +211,15 @@ class RecentCalls:
         written = COPIED if copied else FILLED
         values = np.array([(name, *_value(v, written, v is filled, held)) for name, v in given], VALUE)
         sizes, cursor = np.array(x.shape, np.int64), np.zeros(3, np.int64)
+        whole = kept if run is None else (kept, run)
         call = (
-            id(kept), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, int(laid),
+            id(whole), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, int(laid),
             id(y.dtype), y.nbytes, len(args), len(kwargs), values.ctypes.data, cursor.ctypes.data,
+            0 if run is None else run.address,
         )  # fmt: skip
         place, before = self._next, self._held[self._next]
         self._calls[place] = call
-        self._held[place] = kept, x.dtype, y.dtype, values, sizes, cursor, held
+        self._held[place] = whole, x.dtype, y.dtype, values, sizes, cursor, held
         del before  # only now, as others may have read its record
         self._next = (place + 1) % COUNT
         self._number = max(self._number, place + 1)
