@@ -133,8 +133,10 @@ def test_compiled_calls_have_the_answers_of_first_ones(shape):
     """Of several passes and types, with and without strides: from the third call on by `ArrayRun`."""
     rng = np.random.default_rng(15)
     kinds = "?bBhHiIlLfd"
-    for name, of, into in zip(("uniform_filter", "minimum_filter", "gaussian_filter", "sobel") * 11, kinds * 4,
-                              "".join(kinds[i:] + kinds[:i] for i in (0, 3, 5, 8)), strict=True):  # fmt: skip
+    names = ("uniform_filter", "minimum_filter", "gaussian_filter", "sobel") * 11
+    others = "".join(kinds[i:] + kinds[:i] for i in (0, 3, 5, 8))
+    for name, of, other in zip(names, kinds * 4, others, strict=True):
+        into = np.dtype(other)
         function, told = getattr(ca.ndimage, name), {} if name == "sobel" else {"mode": "mirror"}
         size = () if name == "sobel" else (3,)
         for steps in (1, 2):
