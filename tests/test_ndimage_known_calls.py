@@ -88,13 +88,85 @@ def test_recent_calls_are_told_by_every_argument():
     assert ca.ndimage.correlate(x, w, output=x) is x
 
 
+def test_lists_and_values_are_told_by_what_they_hold():
+    """Of each call a new list, one that is written, and numbers that are equal but of another type."""
+    x, w = np.arange(30.0).reshape(5, 6), [1.5, -2, 1]
+    for turn in range(6):
+        w[1] = float(turn // 2)
+        for weights in (w, list(w), tuple(w), [*w[:2], True], w[:2], ()):
+            for mode in ("wrap", "".join(["neare", "st"])):
+                if not weights:
+                    with pytest.raises(RuntimeError, match="no filter weights"):
+                        ca.ndimage.correlate1d(x, weights, mode=mode)
+                    continue
+                expected = scipy.ndimage.correlate1d(x, weights, mode=mode)
+                np.testing.assert_allclose(ca.ndimage.correlate1d(x, weights, mode=mode), expected)
+        sigma = float(f"1.{turn // 3}")
+        expected = scipy.ndimage.gaussian_filter1d(x, sigma, order=1)
+        np.testing.assert_allclose(ca.ndimage.gaussian_filter1d(x, sigma, order=1), expected)
+    for _ in range(3):
+        ca.ndimage.gaussian_filter1d(x, 1.1, order=1)
+        with pytest.raises(TypeError, match="order"):
+            ca.ndimage.gaussian_filter1d(x, 1.1, order=1.0)
+
+
+def test_recent_calls_tell_arrays_by_where_they_lie():
+    """Inputs with strides and without, outputs apart, in place and amid the input, by turns of one call."""
+    rng = np.random.default_rng(12)
+    held, wide = rng.standard_normal(200), np.empty((6, 16))
+    for _ in range(4):
+        held[...] = rng.standard_normal(200)
+        laid, own, turned = held[:48].reshape(6, 8), np.empty((6, 8)), np.empty((8, 6)).T
+        for x in (laid, laid[::-1], held[:96].reshape(6, 16)[:, ::2], held[50:98].reshape(8, 6).T):
+            expected = scipy.ndimage.maximum_filter1d(x, 3)
+            np.testing.assert_array_equal(ca.ndimage.maximum_filter1d(x, 3), expected)
+            for y in (own, wide[:, 1::2], turned, held[8:56].reshape(6, 8), held[48:96].reshape(6, 8), x):
+                before, y_before = held.copy(), y.copy()
+                assert ca.ndimage.maximum_filter1d(x, 3, output=y) is y
+                np.testing.assert_array_equal(y, expected)
+                y[...] = y_before
+                held[...] = before
+
+
+@pytest.mark.parametrize("shape", [(7,), (30, 1), (5, 18), (3, 1, 9), (2, 3, 4, 5), (300, 40)])
+def test_compiled_calls_have_the_answers_of_first_ones(shape):
+    """Of several passes and types, with and without strides: from the third call on by `ArrayRun`."""
+    rng = np.random.default_rng(15)
+    kinds = "?bBhHiIlLfd"
+    names = ("uniform_filter", "minimum_filter", "gaussian_filter", "sobel") * 11
+    others = "".join(kinds[i:] + kinds[:i] for i in (0, 3, 5, 8))
+    for name, of, other in zip(names, kinds * 4, others, strict=True):
+        into = np.dtype(other)
+        function, told = getattr(ca.ndimage, name), {} if name == "sobel" else {"mode": "mirror"}
+        size = () if name == "sobel" else (3,)
+        for steps in (1, 2):
+            wide = (rng.random((*shape[:-1], shape[-1] * steps)) * 100).astype(of)
+            x, y = wide[..., ::steps], np.empty(wide.shape, into)[..., ::steps]
+            turned = np.empty(shape[::-1], into).T
+            known_calls._forget()
+            expected = function(x, *size, output=into, **told)
+            for _ in range(3):
+                for target in (y, turned):
+                    target[...] = 1
+                    assert function(x, *size, output=target, **told) is target
+                    np.testing.assert_array_equal(target, expected)
+                found = function(x, *size, output=into, **told)
+                assert found.dtype == into and found.shape == shape
+                np.testing.assert_array_equal(found, expected)
+
+
 def test_what_is_filled_is_not_kept_alive():
     x = np.arange(600.0).reshape(20, 30)
     y = np.empty_like(x)
-    held = sys.getrefcount(y)
+    held = sys.getrefcount(y), sys.getrefcount(x)
     for _ in range(4):
         ca.ndimage.uniform_filter(x, 3, output=y)
-    assert sys.getrefcount(y) == held
+    assert (sys.getrefcount(y), sys.getrefcount(x)) == held
+    before = sys.getrefcount(x.dtype)
+    for _ in range(99):
+        z = ca.ndimage.uniform_filter(x, 3)
+    assert sys.getrefcount(z) == 2
+    assert sys.getrefcount(x.dtype) < before + 50  # of those that are kept, and of z
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "u1"])

@@ -10,6 +10,8 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
+from convalgos.cpu.filtering.line_conversions import conversion
+from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
 from convalgos.cpu.sliding.passes import Slides
 from convalgos.ndimage.conversions import cast
 
@@ -39,11 +41,23 @@ class ConvertedSlides:
     def __init__(
         self, shape: Shape, of: np.dtype, into: np.dtype, reduction: int, steps: Sequence[ConvertedStep]
     ):
-        self._of, self._into = of, into
+        self._of, self._into, self._count = of, into, math.prod(shape)
         self._steps = []
         for step in steps:
             self._steps.append((step.dtype, _by_blocks(shape, step, reduction, of != step.dtype)))
             of = into
+
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does in one block, for `array_steps.array_steps_of`."""
+        of, parts = self._of, list[list[ArrayStep] | None]()
+        for dtype, blocks in self._steps:
+            if len(blocks) > 1:
+                return None
+            ends = conversion(of, dtype, self._count), conversion(dtype, self._into, self._count)
+            parts += [ends[0], array_steps_of(blocks[0][1]), ends[1]]
+            of = self._into
+        return chained([part for part in parts if part != []])
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         known, y = x.view(self._of), y.view(self._into)
@@ -55,6 +69,22 @@ class ConvertedSlides:
                 for part, values in zip(_rows(y[at]), _rows(found), strict=True):
                     part[...] = cast(values, self._into)
             known = y
+
+
+class SlidesOfOther:
+    """`Slides` of numbers that are converted to their type first, which holds them."""
+
+    def __init__(self, slides: Slides, of: np.dtype, into: np.dtype, count: int):
+        self._slides, self._of, self._into, self._count = slides, of, into, count
+
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does, for `array_steps.array_steps_of`."""
+        parts = [conversion(self._of, self._into, self._count), array_steps_of(self._slides)]
+        return chained([part for part in parts if part != []])
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self._slides(np.ascontiguousarray(x.view(self._of), self._into), y.view(self._into))
 
 
 def _rows(array: np.ndarray) -> list[np.ndarray]:

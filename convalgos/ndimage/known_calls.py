@@ -18,6 +18,7 @@ import numpy as np
 
 from convalgos.core import allocator, laid_arrays, plan_cache
 from convalgos.core.forks import guarded
+from convalgos.cpu.runtime.array_steps import ArrayRun, array_steps_of
 from convalgos.cpu.runtime.recent_calls import RecentCalls
 from convalgos.cpu.runtime.threads import plan_threads
 
@@ -48,6 +49,8 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
     @functools.wraps(function)
     def taken(*args: Given.args, **kwargs: Given.kwargs) -> Any:
         found = recent.find(args, kwargs)
+        if type(found) is np.ndarray:
+            return found
         if found is None or found[0] != plan_threads():
             return longer(args, kwargs)
         _, write, dtype, place = found
@@ -62,9 +65,9 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
     def longer(args: Any, kwargs: Any) -> Any:
         key = y = None
         x: Any = args[0] if args else None
+        laid = True
         if type(x) is np.ndarray and x.dtype.isnative:
-            if not laid_arrays.is_laid(x.flags):
-                return taken(laid_arrays.as_laid(x), *args[1:], **kwargs)  # type: ignore[arg-type]
+            laid = laid_arrays.is_laid(x.flags)
             y = args[written] if len(args) > written else kwargs.get(WRITTEN)
             if type(y) in PLAIN or isinstance(y, np.dtype):
                 key = _key(function, args, kwargs)
@@ -76,23 +79,55 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
                     key = _key(function, args, {**kwargs, WRITTEN: None}, y.dtype)
         known = None if key is None else _kept.get(key)
         if known is None:
-            return _told(function, args, kwargs, key)
+            return _told(function, args if laid else (laid_arrays.as_laid(x), *args[1:]), kwargs, key)
         write, dtype = known
         place: int | str = 0
+        copied = False
         if type(y) is not np.ndarray:
             y = new_array(x.shape, dtype)
             filled = None
-        elif laid_arrays.is_laid(y.flags) and _is_apart(y, x):
-            filled, place = y, written if len(args) > written else WRITTEN
         else:
-            y[...] = filled_apart(x, dtype, write)
-            return y
-        if recent.asks_for(key):
-            recent.add((plan_threads(), write, dtype, place), args, kwargs, filled)
+            filled, place = y, written if len(args) > written else WRITTEN
+            copied = not laid_arrays.is_laid(y.flags) or (laid and not _is_apart(y, x))
+        alone = write
+        if copied or not laid:
+            write = _through_copies(write, dtype, laid, copied)
+        if recent.asks_for((key, laid, copied)):
+            run = _run_of(alone, x, dtype, laid, copied, None if filled is None else place)
+            recent.add((plan_threads(), write, dtype, place), args, kwargs, filled, laid, copied, run)
         write(x, y)
         return y
 
     return taken
+
+
+def _run_of(
+    write: Write, x: np.ndarray, dtype: np.dtype, laid: bool, copied: bool, place: int | str | None
+) -> ArrayRun | None:
+    """What compiled code does for a call of one thread with small arrays."""
+    steps = None
+    if x.ndim and 0 < x.size * max(x.itemsize, dtype.itemsize, 8) < SMALL and x.dtype.kind != "c":
+        steps = array_steps_of(write)
+    if steps is None:
+        return None
+    return ArrayRun(steps, x.shape, dtype, (0 if laid else x.itemsize, dtype.itemsize * copied), place)
+
+
+def _through_copies(write: Write, dtype: np.dtype, laid: bool, copied: bool) -> Write:
+    """What fills arrays of any strides: x unless `laid`, and y if it is to be, by copies."""
+
+    def through(x: np.ndarray, y: np.ndarray) -> None:
+        source = x if laid else laid_arrays.as_laid(x)
+        if not copied:
+            write(source, y)
+        elif y.nbytes < SMALL:
+            own = np.empty(x.shape, dtype)
+            write(source, own)
+            y[...] = own
+        else:
+            laid_arrays.copy_into(y, filled_apart(source, dtype, write))
+
+    return through
 
 
 def _told(function: Callable[..., Any], args: Any, kwargs: Any, key: Hashable) -> Any:

@@ -11,7 +11,9 @@ from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_crosses
 from convalgos.cpu.filtering.line_filters import passes_of, run_passes
+from convalgos.cpu.filtering.line_passes import LinePass
 from convalgos.cpu.filtering.line_steps import LineStep
+from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
 from convalgos.ndimage import arguments
 from convalgos.ndimage.known_calls import Write, filled_apart
 
@@ -68,12 +70,26 @@ def _write_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...
     if len(passes) == 1 and y.kind != "b":
         return passes[0].run
 
-    def write(x: np.ndarray, y: np.ndarray) -> None:
-        run_passes(passes, x, y)
+    return _Passes(passes)
+
+
+class _Passes:
+    """Passes one after the other."""
+
+    def __init__(self, passes: Sequence[LinePass]):
+        self._passes = passes
+
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does, for `array_steps.array_steps_of`."""
+        if self._passes[-1].y_dtype == np.bool_:
+            return None
+        return chained([array_steps_of(each.run) for each in self._passes])
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        run_passes(self._passes, x, y)
         if y.dtype == np.bool_:
             np.not_equal(y.view(np.uint8), 0, out=y)
-
-    return write
 
 
 def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:

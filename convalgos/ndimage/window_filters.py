@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,7 @@ from convalgos.ndimage.arguments import (
     whole_number,
 )
 from convalgos.ndimage.conversions import fill_value_in
-from convalgos.ndimage.converted_windows import ConvertedSlides, ConvertedStep
+from convalgos.ndimage.converted_windows import ConvertedSlides, ConvertedStep, SlidesOfOther
 from convalgos.ndimage.footprints import footprint_write, origins_of, whole_footprint
 from convalgos.ndimage.known_calls import Write, keep_none, known_calls
 
@@ -284,7 +285,7 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
         slide_all = Slides(shape, into, reduction, windows, beyond)
         if as_given:
             return slide_all.shortest
-        return lambda x, y: slide_all(np.ascontiguousarray(x.view(of), into), y.view(into))
+        return SlidesOfOther(slide_all, of, into, math.prod(shape))
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     whole = of.kind in "iu" and of.itemsize <= 2 and into.kind in "iu"  # means are cut off alike in both
     exact = reduction != MEAN or of.kind == into.kind == "f" or whole

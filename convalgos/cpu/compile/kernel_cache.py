@@ -54,6 +54,8 @@ TOOLKIT = (
     "cpu/vectors/transpose.py",
     "cpu/runtime/array_calls.py",
     "cpu/runtime/new_arrays.py",
+    "cpu/runtime/array_steps.py",
+    "cpu/runtime/record_launch.py",
     "cpu/runtime/half.py",
     "cpu/runtime/plan.py",
     "cpu/runtime/worker_cores.py",

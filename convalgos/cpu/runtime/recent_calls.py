@@ -1,8 +1,8 @@
 """Calls of a function as they were made lately, found again by compiled code.
 
 To tell by Python whether a call has the arguments of another one takes some microseconds, a filter of a small
-image no more. Here an array is told by its type and shape, and the numbers of a small one byte by byte; all
-else by what object it is, which holds for what cannot change, and tuples of integers by these.
+image no more. Here an array is told by its type and shape, and the numbers of a small one byte by byte; lists
+and tuples item by item; all else by what object it is, or by its value.
 """
 
 from __future__ import annotations
@@ -14,38 +14,71 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.runtime import array_calls, jit
-from convalgos.cpu.runtime.array_calls import DATA, LAID, TYPE, WRITEABLE, lies, overlap, word_at
+from convalgos.cpu.runtime.array_calls import DATA, FLAGS, LAID, TYPE, WRITEABLE, lies, overlap, word_at
+from convalgos.cpu.runtime.array_steps import RUN, ArrayRun, run_array_steps
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, external, pointer
 
 COUNT = 8  # calls of a function
-LARGEST = 1 << 62  # of integers in a tuple
 AGAIN = 32  # times that one must be told otherwise, to be found in the place of one of so many
-# An argument: an object, an array that is written, one of numbers, one that is read, or a tuple of integers
-SAME, FILLED, NUMBERS, READ, SIZES = range(5)
-# A call: the object that is found, the array x that is its first argument, one that is filled, if any, how
-# many arguments it has by place and by name, and the addresses of `VALUE` of these and of three words.
-CALL = fields("kept type dtype ndim sizes nbytes y_dtype y_bytes args kwargs values cursor")
-# An argument: the name, or 0, its kind, the object or the dtype of an array, and the numbers.
+# An argument: a value, an array that is filled where it lies, one that is so by a copy, an array of numbers,
+# one that is read, or values in a row
+SAME, FILLED, COPIED, NUMBERS, READ, ITEMS = range(6)
+# A call: the object that is found, the array x that is its first argument, whether that is `LAID`, one that
+# is filled, if any, how many arguments it has by place and by name, and the addresses of `VALUE` of these, of
+# three words, and of `RUN` or 0.
+CALL = fields("kept type dtype ndim sizes nbytes laid y_dtype y_bytes args kwargs values cursor run")
+# An argument: the name, or 0, its kind, the object, dtype of numbers or type of a row, and those numbers or
+# the objects of a row, of which there are `ndim`.
 VALUE = fields("name kind what ndim sizes nbytes data")
 
 _integer = external("PyNumber_AsSsize_t", 2)
 _count = external("Py_IncRef", 1, returns=False)
 _tuple_size, _tuple_item = external("PyTuple_Size", 1), external("PyTuple_GetItem", 2)
 _dict_size, _dict_next = external("PyDict_Size", 1), external("PyDict_Next", 4)
-_compare = external("memcmp", 3)
+_list_size, _list_item = external("PyList_Size", 1), external("PyList_GetItem", 2)
+_dict_item, _made = external("PyDict_GetItem", 2), external("PyObject_CallObject", 2)
+_drop, _no_memory = external("Py_DecRef", 1, returns=False), external("PyErr_NoMemory", 0)
+_compare, _equal = external("memcmp", 3), external("PyObject_RichCompareBool", 3)
+EQUAL = 2  # Python's Py_EQ
 
 
 @jit.helper
-def is_tuple(v: Any, given: int) -> bool:
-    """Whether an object is a tuple of just these integers."""
-    if word_at(given + TYPE) != v.what or _tuple_size(given) != v.ndim:
+def holds_same(given: int, what: int) -> bool:
+    """Whether an object is another one or, of the same type, equal: values of Python and dtypes."""
+    if given == what:
+        return True
+    if word_at(given + TYPE) != word_at(what + TYPE):
         return False
-    for i in range(v.ndim):
-        item = _tuple_item(given, i)
-        if word_at(item + TYPE) != v.sizes or _integer(item, 0) != word_at(v.data + 8 * i):
+    return _equal(given, what, EQUAL) & 0xFFFFFFFF == 1  # type: ignore[no-any-return]
+
+
+@jit.helper
+def are_items(v: Any, given: int, lists: int) -> bool:
+    """Whether an object is a row of the same values: a list, whose type is `lists`, or a tuple."""
+    if word_at(given + TYPE) != v.what:
+        return False
+    is_list = v.what == lists
+    count = _list_size(given) if is_list else _tuple_size(given)
+    if count != v.ndim:
+        return False
+    for i in range(count):
+        item = _list_item(given, i) if is_list else _tuple_item(given, i)
+        if not holds_same(item, word_at(v.data + i * 8)):
             return False
     return True
+
+
+@jit.helper
+def has_no_steps(array: int) -> bool:
+    """Whether kernels may read an array where it lies: C-contiguous and aligned."""
+    return carray(pointer(array + FLAGS), 1, np.int32)[0] & LAID == LAID  # type: ignore[no-any-return]
+
+
+@jit.helper
+def is_apart(a: Any, x: int, y: int) -> bool:
+    """Whether kernels may fill y where it lies."""
+    return has_no_steps(y) and not overlap(word_at(x + DATA), a.nbytes, word_at(y + DATA), a.y_bytes)
 
 
 @jit.helper
@@ -55,13 +88,14 @@ def is_value(a: Any, values: int, x: int, name: int, given: int) -> bool:
     if v.name != name:
         return False
     if v.kind == SAME:
-        return given == v.what  # type: ignore[no-any-return]
-    if v.kind == FILLED:
-        if not lies(given, a.type, a.y_dtype, a.ndim, a.sizes, LAID | WRITEABLE):
+        return holds_same(given, v.what)
+    if v.kind == ITEMS:
+        return are_items(v, given, v.sizes)
+    if v.kind == FILLED or v.kind == COPIED:
+        if not lies(given, a.type, a.y_dtype, a.ndim, a.sizes, WRITEABLE):
             return False
-        return not overlap(word_at(x + DATA), a.nbytes, word_at(given + DATA), a.y_bytes)
-    if v.kind == SIZES:
-        return is_tuple(v, given)
+        filled = has_no_steps(given) and (not a.laid or is_apart(a, x, given))
+        return filled == (v.kind == FILLED)  # type: ignore[no-any-return]
     if not lies(given, a.type, v.what, v.ndim, v.sizes, LAID):
         return False
     if v.kind == READ:
@@ -75,7 +109,7 @@ def is_call(a: Any, args: int, kwargs: int) -> bool:
     if a.args != _tuple_size(args) or a.kwargs != _dict_size(kwargs):
         return False
     x = _tuple_item(args, 0)
-    if not lies(x, a.type, a.dtype, a.ndim, a.sizes, LAID):
+    if not lies(x, a.type, a.dtype, a.ndim, a.sizes, 0) or has_no_steps(x) != (a.laid != 0):
         return False
     values, size = a.values, VALUE.itemsize
     for i in range(1, a.args):
@@ -90,20 +124,38 @@ def is_call(a: Any, args: int, kwargs: int) -> bool:
     return True
 
 
-def _find_call(this: int, given: int, count: int) -> int:
-    """What Python calls as f(address of calls, their number, args, kwargs): `kept` of one, or None.
+@jit.helper
+def array_filled(run: Any, args: int, kwargs: int, empty: int) -> int:
+    """The array that a call fills: one of its arguments, or a new one; with a reference, or 0: no memory."""
+    if run.y_place < 0 and run.y_name == 0:
+        return _made(empty, run.made)  # type: ignore[no-any-return]
+    y = _tuple_item(args, run.y_place) if run.y_place >= 0 else _dict_item(kwargs, run.y_name)
+    _count(y)
+    return y  # type: ignore[no-any-return]
 
-    The interpreter's lock is held.
+
+def _find_call(this: int, given: int, count: int) -> int:
+    """What Python calls as f(address of calls, their number, args, kwargs, np.empty): `kept` of one, or None.
+
+    Or the array that it fills, where a record tells how. The interpreter's lock is held.
     """
     calls, known = _integer(word_at(given), 0), _integer(word_at(given + 8), 0)
     args, kwargs = word_at(given + 16), word_at(given + 24)
-    found, i = this, 0  # it is None
+    found, at, i = this, 0, 0  # it is None
     while i < known:
         a = carray(pointer(calls + i * CALL.itemsize), 1, CALL)[0]
         i += 1
         if is_call(a, args, kwargs):
-            found, i = a.kept, known
+            found, at, i = a.kept, a.run, known
     _count(found)
+    if at != 0:  # others may let go of the record meanwhile, but not of `kept`
+        run = carray(pointer(at), 1, RUN)[0]
+        y = array_filled(run, args, kwargs, word_at(given + 32))
+        if y != 0 and not run_array_steps(run.steps, run.count, run.room, _tuple_item(args, 0), y):
+            _drop(y)
+            y = _no_memory()
+        _drop(found)
+        found = y
     return int(found)
 
 
@@ -126,7 +178,7 @@ class RecentCalls:
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What was added with these arguments, if they are found."""
         number = self._number
-        return self._find(self._address, number, args, kwargs) if number else None
+        return self._find(self._address, number, args, kwargs, np.empty) if number else None
 
     def clear(self) -> None:
         """Find none."""
@@ -143,47 +195,58 @@ class RecentCalls:
 
     def add(
         self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
-        filled: np.ndarray | None = None, read: Sequence[np.ndarray] = (),
+        filled: np.ndarray | None = None, laid: bool = True, copied: bool = False,
+        run: ArrayRun | None = None, read: Sequence[np.ndarray] = (),
     ) -> None:  # fmt: skip
-        """Find `kept` by arguments: numbers, what is `filled`, and what cannot change; by no list.
+        """Find `kept` by arguments: numbers, values of Python, rows of these, dtypes, and what is `filled`.
 
-        read: arrays beside the first, in whose place others of their type and shape may stand.
+        Args:
+            laid: whether the first argument is C-contiguous and aligned; others are told apart from those.
+            copied: whether what is filled is not so, or shares memory with a laid first argument.
+            run: what is found in the place of `kept`: the array that this fills.
+            read: arrays beside the first, in whose place others of their type and shape may stand.
         """
         find = find_call()
-        if find is None or list in map(type, (*args, *kwargs.values())):
+        if find is None:
             return
         self._find = find
         x, y, held = args[0], args[0] if filled is None else filled, list[Any](kwargs)
         given = [*((0, v) for v in args[1:]), *((id(name), v) for name, v in kwargs.items())]
-        values = np.array(
-            [(name, *_value(v, v is filled, any(v is r for r in read), held)) for name, v in given], VALUE
-        )
+        kinds = {id(v): READ for v in read} | {id(filled): COPIED if copied else FILLED}
+        values = np.array([(name, *_value(v, kinds.get(id(v)), held)) for name, v in given], VALUE)
         sizes, cursor = np.array(x.shape, np.int64), np.zeros(3, np.int64)
+        whole = kept if run is None else (kept, run)
         call = (
-            id(kept), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, id(y.dtype), y.nbytes,
-            len(args), len(kwargs), values.ctypes.data, cursor.ctypes.data,
+            id(whole), id(np.ndarray), id(x.dtype), x.ndim, sizes.ctypes.data, x.nbytes, int(laid),
+            id(y.dtype), y.nbytes, len(args), len(kwargs), values.ctypes.data, cursor.ctypes.data,
+            0 if run is None else run.address,
         )  # fmt: skip
         place, before = self._next, self._held[self._next]
         self._calls[place] = call
-        self._held[place] = kept, x.dtype, y.dtype, values, sizes, cursor, held
+        self._held[place] = whole, x.dtype, y.dtype, values, sizes, cursor, held
         del before  # only now, as others may have read its record
         self._next = (place + 1) % COUNT
         self._number = max(self._number, place + 1)
 
 
-def _value(given: Any, is_filled: bool, is_read: bool, held: list[Any]) -> tuple[int, ...]:
-    """The fields of `VALUE` behind the name; appends what they point to."""
-    if is_filled:
-        return FILLED, 0, 0, 0, 0, 0
-    if is_read:
+def _value(given: Any, array: int | None, held: list[Any]) -> tuple[int, ...]:
+    """The fields of `VALUE` behind the name; appends what they point to.
+
+    Args:
+        array: the kind of an array that is filled, or read.
+    """
+    if array == READ:
         sizes = np.array(given.shape, np.int64)
         held.append((sizes, given.dtype))
         return READ, id(given.dtype), given.ndim, sizes.ctypes.data, 0, 0
-    if type(given) is tuple and all(type(v) is int and abs(v) < LARGEST for v in given):
-        integers = np.array(given, np.int64)
-        held.append(integers)
-        return SIZES, id(tuple), len(given), id(int), 0, integers.ctypes.data
-    if type(given) is not np.ndarray:
+    if array is not None and given is not None:
+        return array, 0, 0, 0, 0, 0
+    kind = type(given)
+    if kind is list or kind is tuple:
+        objects = np.array([id(item) for item in given], np.int64)
+        held.append((tuple(given), objects))
+        return ITEMS, id(kind), len(given), id(list), 0, objects.ctypes.data
+    if kind is not np.ndarray:
         held.append(given)
         return SAME, id(given), 0, 0, 0, 0
     numbers, sizes = given.copy(), np.array(given.shape, np.int64)

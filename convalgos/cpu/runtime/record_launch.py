@@ -29,6 +29,29 @@ _free = external("PyMem_RawFree", 1, returns=False)
 _no_memory = external("PyErr_NoMemory", 0)
 
 
+@jit.helper
+def run_launched(at: int, x: int, y: int, scratch: int, third: int, pool: int, threads: int) -> bool:
+    """Whether there was memory for it. at: the address of `LAUNCHED`; others as `_launch_record` has them."""
+    a = carray(pointer(at), 1, LAUNCHED)[0]
+    nbytes = a.words * 8
+    memory = _allocate(nbytes + (a.room if scratch == 0 else 0))
+    if memory == 0:
+        return False
+    copy_bytes(memory, a.record, nbytes)
+    if scratch == 0:
+        scratch = memory + nbytes
+    words = carray(pointer(memory), a.words, np.int64)
+    words[a.x_at], words[a.y_at] = x, y
+    if third != 0:
+        words[a.third_at] = third
+    words[a.scratch_at] = scratch + -scratch % ALIGNMENT
+    state = _release()
+    call(a.launch, (pool, a.kernel, memory, a.tasks, threads))
+    _resume(state)
+    _free(memory)
+    return True
+
+
 def _launch_record(this: int, given: int, count: int) -> int:
     """What Python calls as f(a, x, y, scratch, third, pool, threads), all integers; a: address of `LAUNCHED`.
 
@@ -36,28 +59,13 @@ def _launch_record(this: int, given: int, count: int) -> int:
     released meanwhile.
     """
     objects = carray(pointer(given), 7, np.intp)
-    a = carray(pointer(_integer(objects[0], 0)), 1, LAUNCHED)[0]
-    nbytes, scratch = a.words * 8, _integer(objects[3], 0)
-    memory = _allocate(nbytes + (a.room if scratch == 0 else 0))
+    x, y, scratch = _integer(objects[1], 0), _integer(objects[2], 0), _integer(objects[3], 0)
+    third, pool, threads = _integer(objects[4], 0), _integer(objects[5], 0), _integer(objects[6], 0)
     result = this  # it is None
-    if memory == 0:
-        result = _no_memory()
-    else:
-        copy_bytes(memory, a.record, nbytes)
-        if scratch == 0:
-            scratch = memory + nbytes
-        words = carray(pointer(memory), a.words, np.int64)
-        words[a.x_at], words[a.y_at] = _integer(objects[1], 0), _integer(objects[2], 0)
-        third = _integer(objects[4], 0)
-        if third != 0:
-            words[a.third_at] = third
-        words[a.scratch_at] = scratch + -scratch % ALIGNMENT
-        pool, threads = _integer(objects[5], 0), _integer(objects[6], 0)
-        state = _release()
-        call(a.launch, (pool, a.kernel, memory, a.tasks, threads))
-        _resume(state)
-        _free(memory)
+    if run_launched(_integer(objects[0], 0), x, y, scratch, third, pool, threads):
         _count(result)
+    else:
+        result = _no_memory()
     return int(result)
 
 
@@ -87,7 +95,12 @@ class RecordLaunch:
         places = map((names or ()).index, (*two, "scratch", third or two[0]))
         values = record.ctypes.data, len(record), *places, self._room, kernel, tasks, jit.launch_address()
         self._launched = np.array([values], LAUNCHED)
-        self._at, self._address, self._run = self._launched.ctypes.data, jit.data_address(), launch_record()
+        self.address, self._address, self._run = (
+            self._launched.ctypes.data,
+            jit.data_address(),
+            launch_record(),
+        )
+        self.is_long = self._shared or self._room >= LARGE
         self._kept = record, kept
 
     def __call__(self, x: np.ndarray, y: np.ndarray, third: np.ndarray | None = None) -> None:
@@ -95,7 +108,7 @@ class RecordLaunch:
         address = self._address
         brought = 0 if third is None else address(third)
         if self._room < LARGE:
-            self._run(self._at, address(x), address(y), 0, brought, pool, threads)
+            self._run(self.address, address(x), address(y), 0, brought, pool, threads)
         else:
             scratch = aligned_empty(self._room, np.uint8)
-            self._run(self._at, address(x), address(y), address(scratch), brought, pool, threads)
+            self._run(self.address, address(x), address(y), address(scratch), brought, pool, threads)

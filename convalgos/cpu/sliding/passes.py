@@ -11,6 +11,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.array_steps import ArrayStep, X, Y, array_steps_of
 from convalgos.cpu.sliding.plan import sliding_plan
 
 NARROW = 64  # bytes of neighbours along the later axes, below which windows slide along the row,
@@ -51,6 +52,20 @@ class Slides:
     def shortest(self) -> Callable[[np.ndarray, np.ndarray], None]:
         """What does the same as a call, and is called faster."""
         return self._passes[0][0] if len(self._passes) == 1 else self
+
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does, for `array_steps.array_steps_of`."""
+        found: list[ArrayStep] = []
+        source, moves = X, sum(not in_place for _, in_place in self._passes)
+        for run, in_place in self._passes:
+            moves -= not in_place
+            target = source if in_place else 0 if moves % 2 else Y
+            if (steps := array_steps_of(run)) is None:
+                return None
+            found += [step._replace(source=source, target=target) for step in steps]
+            source = target
+        return found or None
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         if not self._passes:
