@@ -299,22 +299,37 @@ def test_results_may_be_changed_in_place(last):
         y.sum().backward()
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+def test_operators_are_left_out_where_autograd_alone_asks(last):
+    """Their gradients are the same, of the second order too, and a profiler sees operators still."""
+    x, w = tensors((2, 4, 7, 6), (6, 2, 3, 3))
+    b = torch.randn(6, dtype=x.dtype, requires_grad=True)
+    x = x.detach().contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    x.requires_grad_()
+    found, expected = [], []
+    for f, results in ((ct.conv2d, found), (F.conv2d, expected)):
+        y = f(x, w, b, stride=(2, 1), padding=(1, 2), groups=2)
+        first = torch.autograd.grad(y.pow(2).sum(), (x, w, b), create_graph=True)
+        results += [y, *first, *torch.autograd.grad(sum(g.pow(2).sum() for g in first), (x, w, b))]
+        assert f is F.conv2d or y.grad_fn.name() == "RecordedBackward"
+        assert y.is_contiguous(memory_format=torch.channels_last) is last
+    torch.testing.assert_close(found, expected)
+    with torch.profiler.profile() as profile:
+        ct.conv2d(x, w, b, groups=2).sum().backward()
+    assert {"convalgos::conv", "convalgos::conv_backward_data"} <= {e.key for e in profile.key_averages()}
+
+
 def test_no_copies_where_none_are_needed(monkeypatch):
     """Arrays that lie well are read where they are, and results are written where they stay."""
     seen = {}
-    for module, name, arrays in (
-        (operators.forward, "conv", (0, 1)),
-        (operators.gradients, "conv_backward_data", (0, 1)),
-        (operators.gradients, "conv_backward_weights", (0, 1)),
-    ):
-        call = getattr(module, name)
+    call = operators.compute_plain
 
-        def watched(*a, call=call, name=name, arrays=arrays, **how):
-            made = call(*a, **how)
-            seen[name] = [a[i].data_ptr() for i in arrays] + [made.data_ptr()]
-            return made
+    def watched(direction, arrays, *others):
+        made = call(direction, arrays, *others)
+        seen[direction] = [a.ctypes.data for a in arrays] + [made.data_ptr()]
+        return made
 
-        monkeypatch.setattr(module, name, watched)
+    monkeypatch.setattr(operators, "compute_plain", watched)
     for order in (torch.contiguous_format, torch.channels_last):
         x, w = tensors((2, 4, 6, 6), (3, 4, 3, 3))
         x = x.detach().contiguous(memory_format=order).requires_grad_()
@@ -322,9 +337,9 @@ def test_no_copies_where_none_are_needed(monkeypatch):
         dy = torch.randn(y.shape).double().contiguous(memory_format=order)
         dx, dw = torch.autograd.grad(y, (x, w), dy)
         assert seen == {
-            "conv": [x.data_ptr(), w.data_ptr(), y.data_ptr()],
-            "conv_backward_data": [dy.data_ptr(), w.data_ptr(), dx.data_ptr()],
-            "conv_backward_weights": [x.data_ptr(), dy.data_ptr(), dw.data_ptr()],
+            "forward": [x.data_ptr(), w.data_ptr(), y.data_ptr()],
+            "backward_data": [dy.data_ptr(), w.data_ptr(), dx.data_ptr()],
+            "backward_weights": [x.data_ptr(), dy.data_ptr(), dw.data_ptr()],
         }
 
 

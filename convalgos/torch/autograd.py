@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from convalgos.torch import operators
-from convalgos.torch.eager import is_plain
+from convalgos.torch.eager import is_differentiated, is_plain
 from convalgos.torch.operators import Operator
 
 try:  # as `torch.compiler.disable`, but loads the compiler only when what it makes is called
@@ -108,6 +108,17 @@ def _product(
 
         backward = staticmethod(differentiate)
 
+    class Recorded(torch.autograd.Function):
+        """What autograd alone asks for, of ordinary tensors: without the time of an operator."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            keep(ctx, inputs, inputs[0])
+            ctx.set_materialize_grads(False)
+            return operator.directly(*inputs)
+
+        backward = staticmethod(differentiate)
+
     operator.register_autograd(differentiate, setup_context=keep)
 
     @without_compiler
@@ -116,8 +127,10 @@ def _product(
 
     def apply(*inputs: Any) -> Any:
         first, second, extra, *_ = inputs
-        if is_plain(first, second, extra if isinstance(extra, Tensor) else None):
-            return operator.directly(*inputs)
+        tensors = first, second, extra if isinstance(extra, Tensor) else None
+        if is_plain(*tensors):
+            run = Recorded.apply if is_differentiated(*tensors) else operator.directly
+            return run(*inputs)
         return transformed(*inputs) if _is_transformed() else operator(*inputs)
 
     return apply

@@ -47,7 +47,5 @@ def plain_values(tensor: Any) -> np.ndarray | None:
 
 
 def is_plain(*tensors: Tensor | None) -> bool:
-    """Whether nothing but numbers is asked for, of ordinary tensors of the CPU."""
-    if not is_idle() or is_differentiated(*tensors):
-        return False
-    return all(tensor is None or plain_values(tensor) is not None for tensor in tensors)
+    """Whether nothing but numbers and their gradients is asked for, of ordinary tensors of the CPU."""
+    return is_idle() and all(tensor is None or plain_values(tensor) is not None for tensor in tensors)

@@ -18,6 +18,8 @@ from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
 from convalgos.api import forward, gradients
 from convalgos.torch import threads
+from convalgos.torch.eager import plain_values
+from convalgos.torch.plain_operators import compute_plain, plain_arrays
 
 Ints = list[int]
 DEVICES = ("cpu", "cuda")  # others, sparse and quantised tensors are refused by torch
@@ -77,7 +79,11 @@ def conv(
     boundary: str,
 ) -> Tensor:
     settings = how(stride, pads, dilation, groups, last) | {"boundary": boundary}
-    return _seen(forward.conv(_laid(x, last), _filter(w), bias, **settings), last)
+    x_shape, x = x.shape, _laid(x, last)
+    if arrays := plain_arrays(x, w, *(() if bias is None else (bias,))):
+        added = arrays[2] if bias is not None else None
+        return compute_plain("forward", arrays[:2], added, x_shape, w.shape, settings, x)
+    return _seen(forward.conv(x, _filter(w), bias, **settings), last)
 
 
 @_operator("conv_backward_data", "Tensor dy, Tensor w, SymInt[] sizes")
@@ -88,7 +94,11 @@ def backward_data(
     channels = w.shape[1] * groups
     shape = (dy.shape[0], *sizes, channels) if last else (dy.shape[0], channels, *sizes)
     settings = how(stride, pads, dilation, groups, last) | {"boundary": boundary}
-    return _seen(gradients.conv_backward_data(_laid(dy, last), _filter(w), shape, **settings), last)
+    dy = _laid(dy, last)
+    if arrays := plain_arrays(dy, w):
+        x_shape = (dy.shape[0], channels, *sizes)
+        return compute_plain("backward_data", arrays, None, x_shape, w.shape, settings, dy)
+    return _seen(gradients.conv_backward_data(dy, _filter(w), shape, **settings), last)
 
 
 @_operator("conv_backward_weights", "Tensor x, Tensor dy, SymInt[] kernel")
@@ -99,7 +109,11 @@ def backward_weights(
     shape = (dy.shape[1], x.shape[1] // groups, *kernel)
     settings = how(stride, pads, dilation, groups, last) | {"boundary": boundary}
     out = _empty(x, shape, last) if last or x.is_cuda else None  # else dw would lie in CuPy's memory
-    dw: Tensor = gradients.conv_backward_weights(_laid(x, last), _laid(dy, last), shape, out=out, **settings)
+    x_shape, x, dy = x.shape, _laid(x, last), _laid(dy, last)
+    if arrays := plain_arrays(x, dy):
+        into = None if out is None else plain_values(out)
+        return compute_plain("backward_weights", arrays, None, x_shape, shape, settings, x, into)
+    dw: Tensor = gradients.conv_backward_weights(x, dy, shape, out=out, **settings)
     return dw
 
 
