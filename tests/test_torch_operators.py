@@ -143,6 +143,18 @@ def test_tokens_in_front_of_patches():
         assert "ArrayFunction" not in kinds(steps)
 
 
+def test_filters_that_are_computed():
+    """As in StyleGAN2."""
+
+    def forward(m, x, style):
+        w = m.conv.weight * style[:, None, :, None, None]
+        w = w * torch.rsqrt(w.square().sum((2, 3, 4), keepdim=True) + 1e-8)
+        y = F.conv2d(x.reshape(1, 8, 9, 7), w.reshape(10, 4, 3, 3), padding=1, groups=2)
+        return y.reshape(2, 5, 9, 7) + m.conv.bias[:, None, None]
+
+    own(Does(forward, conv=nn.Conv2d(4, 5, 3)), torch.randn(2, 4, 9, 7), torch.rand(2, 4))
+
+
 def test_what_has_no_such_operators_says_why():
     def forward(m, x):
         return (

@@ -34,8 +34,8 @@ def _weights(t: Translation, given: Any) -> list[Value]:
 def convolution_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if a.get("transposed"):
         return transposed_convolution_nodes(t, node, a)
-    weights, ndim = [*_weights(t, a["weight"]), *_weights(t, a["bias"])], spatial_dimensions(a["input"])
-    kernel = t.shape(weights[0])[2:]
+    weights = [t.value(a[key]) for key in ("weight", "bias") if a[key] is not None]
+    ndim, kernel = spatial_dimensions(a["input"]), known_sizes(t.shape(weights[0])[2:])
     if len(kernel) != ndim:
         raise Left("takes one map without a batch")
     stride, dilation = sizes_of(a["stride"], ndim), sizes_of(a["dilation"], ndim)
