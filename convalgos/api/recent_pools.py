@@ -75,7 +75,7 @@ def _remember(recent: RecentCalls, told: Any, args: tuple[Any, ...], kwargs: dic
     arrays = tuple((array.shape, array.dtype) for array in given)
     if recent.asks_for((arrays, tuple(places), tuple(kwargs), tuple(others), tuple(map(type, others)))):
         in_order = places == list(range(len(places)))
-        recent.add((setting(), made, len(places) if in_order else places), args, kwargs, None, given[1:])
+        recent.add((setting(), made, len(places) if in_order else places), args, kwargs, read=given[1:])
 
 
 def _place(array: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | str | None:
