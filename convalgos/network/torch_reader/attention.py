@@ -7,7 +7,8 @@ import math
 import numpy as np
 from torch import fx
 
-from convalgos.network.torch_reader.shapes import known_sizes, shape_of_tensor
+from convalgos.network.torch_reader.moves import turned_matrices
+from convalgos.network.torch_reader.shapes import are_same_sizes, known_sizes, shape_of_tensor
 from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
 
 
@@ -17,15 +18,13 @@ def attention_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if a["dropout_p"] or a["enable_gqa"]:
         raise Left("drops elements" if a["dropout_p"] else "has fewer heads of keys than of queries")
     of_q, of_k, rank = t.shape(q), t.shape(k), len(t.shape(q))
-    if not rank == len(of_k) == len(t.shape(v)) >= 3 or [*map(str, of_q[:-2])] != [*map(str, of_k[:-2])]:
+    if not rank == len(of_k) == len(t.shape(v)) >= 3 or not are_same_sizes(of_q[:-2], of_k[:-2]):
         raise Left("is of arrays of different numbers of images or heads")
     if type(of_q[-1]) is not int or isinstance(a["scale"], fx.Node):
         raise Left("has sizes that are computed")
     scale = 1 / math.sqrt(of_q[-1]) if a["scale"] is None else a["scale"]
-    order = [*range(rank - 2), rank - 1, rank - 2]
-    turned = t.between("Transpose", [k], (*of_k[:-2], of_k[-1], of_k[-2]), perm=order)
     shape = (*of_q[:-1], of_k[-2])
-    scores = t.between("MatMul", [q, turned], shape)
+    scores = t.between("MatMul", [q, turned_matrices(t, k)], shape)
     scores = t.between("Mul", [scores, t.constant(np.float32(scale))], shape)
     if (mask := _mask(t, a, shape)) is not None:
         scores = t.between("Add", [scores, mask], shape)

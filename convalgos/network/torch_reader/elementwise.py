@@ -11,6 +11,7 @@ from torch import fx
 
 from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.onnx_reader.patterns import ACTIVATION
+from convalgos.network.torch_reader.shapes import known_sizes
 from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -165,10 +166,7 @@ def glu_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """Half of the channels, times the sigmoid of the others."""
     x, own = t.value(a["self"]), t.result()
     axis = a["dim"] % len(own.shape)
-    size = own.shape[axis]
-    if type(size) is not int:
-        raise Left("has sizes that are computed")
-    halves = t.constant(np.array([size, size], np.int64))
+    halves = t.constant(np.array(known_sizes([own.shape[axis]]) * 2, np.int64))
     half, gates = t.several("Split", [x, halves], [own.shape] * 2, axis=axis)
     gate = t.between(ACTIVATION, [gates], own.shape, activation=Activation("sigmoid"))
     return t.emit("Mul", [half, gate])

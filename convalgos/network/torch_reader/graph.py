@@ -83,15 +83,14 @@ class _Reader:
 
     def __init__(self, module: fx.GraphModule, left: dict[fx.Node, str]):
         self._module, self._left = module, left
-        self._before = len(left)
         self._translation = Translation(module, left)
+        self._model = self._translation.model(OPERATORS)
+        self._before = len(left)
         self._sources: dict[str, fx.Node] = {}  # first output of a foreign step -> the node of torch
 
     def graph(self) -> NetworkGraph | None:
         """The graph; None where more than was known is left, with the reasons in `left`."""
-        model = self._translation.model(OPERATORS)
-        self._before = len(self._left)
-        graph = graph_with(model, self._foreign, self._joined)
+        graph = graph_with(self._model, self._foreign, self._joined)
         return graph if len(self._left) == self._before else None
 
     def _foreign(self, node: OnnxNode) -> Foreign:

@@ -9,6 +9,7 @@ from torch import fx
 
 from convalgos.network.onnx_reader.einsum import operands_of_letters, product_of_letters
 from convalgos.network.torch_reader.model import sizes_in
+from convalgos.network.torch_reader.moves import turned_matrices
 from convalgos.network.torch_reader.shapes import (
     known_sizes,
     rank_of_tensor,
@@ -73,10 +74,7 @@ def linear_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     bias = [] if a["bias"] is None else [t.value(a["bias"])]
     if w in t.constants and len(t.shape(x)) == 2 and all(name in t.constants for name in bias):
         return t.emit("Gemm", [x, w, *bias], transB=1)
-    if w in t.constants:
-        turned = t.constant(t.constants[w].T)
-    else:
-        turned = t.between("Transpose", [w], t.shape(w)[::-1], perm=[1, 0])
+    turned = t.constant(t.constants[w].T) if w in t.constants else turned_matrices(t, w)
     return _with_sum(t, [x, turned], bias)
 
 
@@ -112,12 +110,8 @@ def lettered_product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value
     if product is None or product.vector is not None:
         raise Left("is no product of matrices")
     names = names[::-1] if product.swapped else names
-    order = [*range(product.rank - 2), product.rank - 1, product.rank - 2]
-    for i, turned in enumerate(product.turned):
-        if turned:
-            shape = [t.shape(names[i])[axis] for axis in order]
-            names[i] = t.between("Transpose", [names[i]], shape, perm=order)
-    return t.emit("MatMul", names)
+    turns = zip(names, product.turned, strict=True)
+    return t.emit("MatMul", [turned_matrices(t, name) if turned else name for name, turned in turns])
 
 
 # --- norms -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import fx
 
 from convalgos.network.torch_reader.model import sizes_in
 from convalgos.network.torch_reader.shapes import (
+    are_same_sizes,
     known_sizes,
     rank_of_tensor,
     shape_of_tensor,
@@ -31,7 +32,7 @@ def unchanged_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 def reshaped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x = t.value(a["self"])
     before, after = t.shape(x), shape_of_tensor(node)
-    if [*map(str, before)] == [*map(str, after)]:
+    if are_same_sizes(before, after):
         return x
     if 0 in (n for n in (*before, *after) if type(n) is int):
         raise Left("is of no elements")
@@ -52,14 +53,21 @@ def permuted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 def turned_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """Matrices, transposed."""
-    rank = rank_of_tensor(a["self"])
-    return t.emit("Transpose", [t.value(a["self"])], perm=[*range(rank - 2), rank - 1, rank - 2])
+    return turned_matrices(t, t.value(a["self"]))
+
+
+def turned_matrices(t: Translation, x: Value) -> Value:
+    """The last two dimensions exchanged."""
+    *lead, rows, columns = t.shape(x)
+    rank = len(lead) + 2
+    order = [*range(rank - 2), rank - 1, rank - 2]
+    return t.between("Transpose", [x], (*lead, columns, rows), t.dtype(x), perm=order)
 
 
 def expanded_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x, after = t.value(a["self"]), shape_of_tensor(node)
     before = (*(1,) * (len(after) - len(t.shape(x))), *t.shape(x))
-    if x not in t.constants and [*map(str, t.shape(x))] == [*map(str, after)]:
+    if x not in t.constants and are_same_sizes(t.shape(x), after):
         return x  # a constant may be a token, which the reader knows by its expansion
     sizes = [1 if str(n) == str(m) else n for n, m in zip(after, before, strict=True)]
     return t.emit("Expand", [x, t.constant(np.array(known_sizes(sizes), np.int64))])

@@ -9,7 +9,7 @@ import numpy as np
 from torch import fx
 
 from convalgos.network.torch_reader.model import sizes_in
-from convalgos.network.torch_reader.shapes import rank_of_tensor, shape_of_tensor
+from convalgos.network.torch_reader.shapes import known_sizes, rank_of_tensor, shape_of_tensor
 from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 
@@ -57,9 +57,7 @@ def place_of_extreme_nodes(which: str) -> Translate:
 
 
 def top_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
-    if type(a["k"]) is not int:
-        raise Left("has sizes that are computed")
-    k = t.constant(np.array([a["k"]], np.int64))
+    k = t.constant(np.array(known_sizes([a["k"]]), np.int64))
     return t.emit_parts("TopK", [t.value(a["self"]), k], axis=a["dim"], largest=int(a["largest"]))
 
 

@@ -21,9 +21,7 @@ def rank_of_tensor(node: fx.Node) -> int:
 
 def sizes_of(value: Any, ndim: int) -> list[int]:
     """One number a dimension, of a list that may have one for all."""
-    numbers = list(value) if isinstance(value, list | tuple) else [value]
-    if not all(type(n) is int for n in numbers):
-        raise Left("has sizes that are computed")
+    numbers = known_sizes(value if isinstance(value, list | tuple) else [value])
     return numbers * ndim if len(numbers) == 1 else numbers
 
 
@@ -33,6 +31,11 @@ def spatial_dimensions(node: fx.Node) -> int:
     if not 1 <= ndim <= 3:
         raise Left(f"is of {ndim + 2} dimensions")
     return ndim
+
+
+def are_same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether sizes are equal, those that are open too."""
+    return [*map(str, one)] == [*map(str, other)]
 
 
 def target_shape(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
