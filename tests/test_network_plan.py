@@ -19,7 +19,7 @@ from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.network import choice as choice_module
 from convalgos.network import saved as saved_module
 from convalgos.network import step_options
-from convalgos.network.arena import arrays_of, least_arena_bytes, scratch_bytes, with_places
+from convalgos.network.arena import ArenaArrays, least_arena_bytes, scratch_bytes, with_places
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
     Concatenation,
@@ -529,7 +529,11 @@ class Memory:
     def __init__(self, planned, graph, rng):
         self.planned, self.rng = planned, rng
         self.arena = aligned_empty(planned.arena_bytes, np.uint8)
-        self.arrays = arrays_of(planned, graph, self.arena)
+        placed = ArenaArrays(planned, self.arena)
+        self.arrays = {name: placed.array(name) for name in planned.places}
+        for name, array in self.arrays.items():
+            whole = array.flags.c_contiguous
+            assert placed.address(name) == (array.ctypes.data if whole else None) or not array.size
         self.contents = {}
         for name in graph.inputs:
             self.contents[name] = self.array(name)[...] = rng.random(self.array(name).shape, np.float32)

@@ -43,7 +43,8 @@ class BoundRun:
     It keeps its arrays alive. `launches` is None where there is more to a run than kernels. `x_places` and
     `y_places` are all places that say where x and y lie: whoever writes there where others lie has the
     launches run on these. They are empty where an array must stay. So are `w_places`, of the filter as the
-    caller has it, unless kernels read it as it is.
+    caller has it, unless kernels read it as it is. `settings` is what its plan, and those of the same layer
+    on maps of other sizes, bind further runs by; None where they bind these as the first one.
     """
 
     call: Callable[[], Any]
@@ -52,6 +53,7 @@ class BoundRun:
     x_places: tuple[AddressWord, ...] = ()
     y_places: tuple[AddressWord, ...] = ()
     w_places: tuple[AddressWord, ...] = ()
+    settings: Any = None
 
     def run(self) -> None:
         self.call()

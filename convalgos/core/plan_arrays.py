@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from convalgos.core import epilogue
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.arrays import as_numpy, same_dtype
-from convalgos.core.bound_run import check_bound, share_elements
+from convalgos.core.bound_run import BoundRun, check_bound, share_elements
 from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import read_only
@@ -84,6 +85,18 @@ class PlanArrays:
         if not same_dtype(array.dtype, dtype := self._dtypes[name]):
             raise TypeError(f"{name} has dtype {array.dtype}, but the problem has {dtype}")
         return array
+
+    def bound_again(
+        self, settings: Any, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
+    ) -> BoundRun | None:
+        """A run as `bind` gave it for other sizes of the maps; None where it is bound as the first was.
+
+        Args:
+            settings: of that run.
+            x, y: addresses of its arrays, x and the residual, and y, which the caller keeps alive.
+            told: whether the run is told where they lie.
+        """
+        return None
 
     def _check_bound(self, x: Any, y: Any, residual: Any) -> None:
         """Raise where the arrays of a bound run are not as it takes them."""

@@ -7,6 +7,7 @@ problems that have nothing to sum.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,11 @@ class RereadPlan(Plan):
         return self._inner.bind(
             x, PreparedFilter(self._inner._key, w.data), y, bias, activation, residual, scratch
         )
+
+    def bound_again(
+        self, settings: Any, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
+    ) -> BoundRun | None:
+        return self._inner.bound_again(settings, x, y, scratch, told)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,

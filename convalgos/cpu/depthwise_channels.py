@@ -116,17 +116,17 @@ class ChannelsPlan(KernelPlan):
         plan._cut, plan._pointed = c, pointed
         return plan
 
-    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
+    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any, kept: Any) -> None:
         """What is kept within bounds is so in registers."""
-        super()._set_finish(arguments, y, residual, activation, kept)
+        super()._set_finish(fields, y, residual, activation, kept)
         if residual is not None:
             return
         kernel = block_kernel(self._cut)
         if (kind := kind_of_block(kernel, activation)) != CLIP:
-            arguments.filter_block = filter_block(*kernel, kind)
+            fields.filter_block = filter_block(*kernel, kind)
         elif activation.name != "clip":
             return
-        arguments.bounds, arguments.finish = arguments.finish_numbers, 0
+        fields.bounds, fields.finish = fields.finish_numbers, 0
 
     def run_finished(self, *given: Any) -> None:
         *_, workspace = given

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import ALIGNMENT, whole_lines
+from convalgos.core.arguments import Shape
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers, place_in_order
@@ -146,31 +147,55 @@ def _scratches(planned: Planned) -> list[Buffer]:
     return [Buffer(nbytes, i, i) for i, nbytes in each if nbytes]
 
 
-def arrays_of(planned: Planned, graph: NetworkGraph, arena: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays, in their layouts, of all values that have a place in an arena.
+class ArenaArrays:
+    """The arrays of values that have a place in an arena, in their layouts, each made when it is asked for.
 
     Args:
         arena: 1-D, of bytes, on a cache line.
     """
-    found: dict[str, np.ndarray] = {}
 
-    def array(name: str) -> np.ndarray:
-        if name in found:
-            return found[name]
-        place, logical = planned.places[name], planned.shapes[name]
-        shape = array_shape(planned.layouts.get(name, "channels_first"), logical)
+    def __init__(self, planned: Planned, arena: np.ndarray):
+        self._planned, self._arena = planned, arena
+        self._begin: int = arena.ctypes.data
+        self._made: dict[str, np.ndarray] = {}
+
+    def array(self, name: str) -> np.ndarray:
+        """That of a value."""
+        if name in self._made:
+            return self._made[name]
+        planned, place = self._planned, self._planned.places[name]
+        shape = self._shape(name)
         if isinstance(place, int):
             dtype = planned.dtype(name)
-            flat = arena[place : place + math.prod(shape) * dtype.itemsize].view(dtype)
+            flat = self._arena[place : place + math.prod(shape) * dtype.itemsize].view(dtype)
         else:
-            whole, channel = array(place[0]), place[1]
-            block = BLOCKS.get(planned.layouts.get(name, "channels_first"), 1)
-            flat = whole[:, channel // block :]
-            if logical[0] != 1:
-                return found.setdefault(name, flat[:, : shape[1]])
+            whole, channel = self.array(place[0]), place[1]
+            flat = whole[:, channel // self._block(name) :]
+            if planned.shapes[name][0] != 1:
+                return self._made.setdefault(name, flat[:, : shape[1]])
             flat = flat.reshape(-1)[: math.prod(shape)]  # of one image
-        return found.setdefault(name, flat.reshape(shape))
+        return self._made.setdefault(name, flat.reshape(shape))
 
-    for name in planned.places:
-        array(name)
-    return found
+    def address(self, name: str) -> int | None:
+        """Where a value lies that is contiguous; None of slices of several images, which are not."""
+        planned, place = self._planned, self._planned.places[name]
+        if isinstance(place, int):
+            return self._begin + place
+        if planned.shapes[name][0] != 1:
+            return None
+        whole, channel = place
+        begin = self.address(whole)
+        if begin is None:
+            return None
+        elements = channel // self._block(name) * math.prod(self._shape(whole)[2:])
+        return begin + elements * planned.dtype(name).itemsize
+
+    def _shape(self, name: str) -> Shape:
+        return array_shape(self._layout(name), self._planned.shapes[name])
+
+    def _layout(self, name: str) -> str:
+        return self._planned.layouts.get(name, "channels_first")
+
+    def _block(self, name: str) -> int:
+        """Channels that lie side by side."""
+        return BLOCKS.get(self._layout(name), 1)

@@ -41,6 +41,11 @@ def known_steps(planned: Planned, moving: set[str]) -> tuple[PlannedStep, ...]:
     return tuple(found)
 
 
+def may_be_known(planned_step: PlannedStep) -> bool:
+    """Whether it may be the first of `known_steps`."""
+    return not planned_step.step.inputs or _reads_shapes(planned_step.step)
+
+
 def known_arrays(planned: Planned, steps: tuple[PlannedStep, ...], call: Call) -> Mapping[str, np.ndarray]:
     """The outputs of these steps that others read.
 

@@ -44,7 +44,8 @@ class NetworkPlan:
     Args:
         filters: those of the graph that are prepared already.
         memories: what its runs compute in.
-        own: all of its own, where these are known to be prepared.
+        like: a plan of the same steps for other sizes.
+        own: all filters of its own, where these are known to be prepared.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class NetworkPlan:
         filters: Iterable[Filters] = (),
         memories: MemoryPool | None = None,
         own: Filters | None = None,
+        like: NetworkPlan | None = None,
     ):
         self.graph = graph
         self.planned = planned
@@ -63,7 +65,7 @@ class NetworkPlan:
         self.limits = limits
         self.filters = prepared_filters(planned, filters) if own is None else own
         self.runs = count(1)  # where the choice is a rough one
-        self._executor = Executor(graph, planned, self.filters, memories)
+        self._executor = Executor(graph, planned, self.filters, memories, like and like._executor)
 
     def explain(self, timed: bool = False) -> NetworkExplanation:
         """What each step got, and what the choice of layouts saved; see `Network.explain`."""
@@ -281,10 +283,10 @@ class Network:
         plans = self.plans()
         known = [(plan.planned, plan.choice) for plan in plans if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
-        like = [p for p in plans if p.planned.made_like is planned.made_like]
-        filters = filters_of_like(planned, like[0].planned, like[0].filters) if like else None
+        like = next((p for p in plans if p.planned.made_like is planned.made_like), None)
+        filters = filters_of_like(planned, like.planned, like.filters) if like else None
         others = [plan.filters for plan in plans] if filters is None else ()
-        return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters)
+        return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters, like)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

@@ -123,6 +123,14 @@ class Planned:
         """The type of a value."""
         return np.dtype(self.dtypes.get(name, "float32"))
 
+    def shares_as(self, other: Planned) -> bool:
+        """Whether values share memory as in a plan for other sizes that this one was made like."""
+        return (
+            self.sharing is not None
+            and other.sharing is not None
+            and self.sharing.where is other.sharing.where
+        )
+
     @property
     def seconds(self) -> float:
         """Predicted for a run."""

@@ -7,7 +7,8 @@ from statistics import median
 
 import numpy as np
 
-from convalgos.network.executor import Context, Executor
+from convalgos.network.context import Context
+from convalgos.network.executor import Executor
 from convalgos.network.memory import Memory
 
 ROUNDS = 15  # of which each step has the median
@@ -19,7 +20,7 @@ def step_times(executor: Executor, rounds: int = ROUNDS) -> list[float]:
     for x in inputs:
         x[...] = np.random.default_rng(0).random(x.shape) if x.dtype.kind == "f" else 0
     context = Context(executor, Memory(executor.planned.arena_bytes))
-    parts = [context.part_of(planned_step) for planned_step in executor.planned.steps]
+    parts = list(map(context.part_of, range(len(executor.planned.steps))))
     samples: list[list[float]] = []
     for _ in range(rounds + 1):
         arrays = executor.arrays(inputs)

@@ -15,7 +15,8 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place_strided
 from convalgos.cpu.layout.streaming import stream
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import RUN_FIELDS, Y_AT, arguments
+from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.runtime.rebinding import RUN_FIELDS, Y_AT
 from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer

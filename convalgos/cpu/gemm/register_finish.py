@@ -33,13 +33,13 @@ class RegisterFinish(KernelPlan):
         finally:
             fields.adds, fields.limits = 0, fields.unlimited
 
-    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
-        super()._set_finish(arguments, y, residual, activation, kept)
-        arguments.adds = residual is not None
+    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any, kept: Any) -> None:
+        super()._set_finish(fields, y, residual, activation, kept)
+        fields.adds = residual is not None
         if activation == RELU:
-            arguments.limits = arguments.unlimited + 2 * self.problem.itemsize
+            fields.limits = fields.unlimited + 2 * self.problem.itemsize
         elif activation is not None and activation.name == "clip":
-            arguments.limits = arguments.finish_numbers
+            fields.limits = fields.finish_numbers
         elif activation is not None:
             return
-        arguments.finish = 0
+        fields.finish = 0

@@ -23,7 +23,7 @@ from convalgos.cpu.layout.reorder_kernels import (
     reorder_rows,
 )
 from convalgos.cpu.runtime import jit, threads
-from convalgos.cpu.runtime.plan import RUN_FIELDS, X_AT, Y_AT
+from convalgos.cpu.runtime.rebinding import RUN_FIELDS, X_AT, Y_AT
 from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of_words
 from convalgos.cpu.vectors import simd
 

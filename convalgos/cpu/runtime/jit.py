@@ -144,10 +144,10 @@ def launch_all(table: int, count: int) -> None:
 
 def bound_run(
     launches: tuple[Launch, ...], *kept: Any, x_places: tuple[AddressWord, ...] = (),
-    y_places: tuple[AddressWord, ...] = (), w_places: tuple[AddressWord, ...] = (),
+    y_places: tuple[AddressWord, ...] = (), w_places: tuple[AddressWord, ...] = (), settings: Any = None,
 ) -> BoundRun:  # fmt: skip
     """A run that is these launches; `kept` holds their records and all that these point to."""
-    return BoundRun(_Launched(launches), launches, kept, x_places, y_places, w_places)
+    return BoundRun(_Launched(launches), launches, kept, x_places, y_places, w_places, settings)
 
 
 class _Launched:

@@ -35,14 +35,13 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import array_calls, half, jit
 from convalgos.cpu.runtime.array_pass import ArrayPass, CompiledPass
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
+from convalgos.cpu.runtime.rebinding import RUN_FIELDS, W_AT, X_AT, Y_AT, Rebinding, RunSettings
 from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
 CALL = 1.0e-6  # seconds of Python around a run; Zen 4
 ALONE = 0, 1  # no pool of threads, and the calling one
-RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
-X_AT, W_AT, Y_AT = (8 * RUN_FIELDS.split().index(name) for name in "xwy")  # bytes from the begin of a record
 NO_RUN: dict[str, Any] = dict.fromkeys(RUN_FIELDS.split(), 0)
 
 
@@ -91,7 +90,7 @@ class Workspace:
         self.numbers: np.ndarray | None = None  # those of the activation of the run
 
 
-class KernelPlan(CompiledPass, Plan):
+class KernelPlan(Rebinding, CompiledPass, Plan):
     """Runs `steps` in order: each is a driver kernel (args, task) and its number of parallel tasks.
 
     Subclasses implement `pack_filter`, and say with `finishes` that their drivers call `finish_run`. `tables`
@@ -250,17 +249,20 @@ class KernelPlan(CompiledPass, Plan):
             super().run_finished(x, w, bias, residual, activation, y, workspace)
             return
         arguments = workspace.arguments
-        self._set_finish(arguments, y, residual, activation, workspace)
+        added = None if residual is None else self._address(residual)
+        self._set_finish(arguments, self._address(y), added, activation, workspace)
         try:
             self.run(x, w, bias, None, y, workspace)
         finally:
             arguments.finish = 0
 
-    def _set_finish(self, arguments: Any, y: np.ndarray, residual: Any, activation: Any, kept: Any) -> None:
+    def _set_finish(
+        self, fields: Any, y: int, residual: int | None, activation: Activation | None, kept: Any
+    ) -> None:
         kept.numbers = activation_numbers(self._y_dtype, activation)
-        arguments.residual = 0 if residual is None else self._address(residual) - self._address(y)
-        arguments.finish_numbers = self._address(kept.numbers)
-        arguments.finish = finish_address(self._y_dtype, activation)
+        fields.residual = 0 if residual is None else residual - y
+        fields.finish_numbers = self._address(kept.numbers)
+        fields.finish = finish_address(self._y_dtype, activation)
 
     def bind(
         self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
@@ -268,7 +270,8 @@ class KernelPlan(CompiledPass, Plan):
         scratch: np.ndarray | None = None,
     ) -> BoundRun:  # fmt: skip
         self._check_bound(x, y, residual)
-        in_place = residual is not None and share_elements(residual, y) and not self._adds_to(y, residual)
+        shares = residual is not None and share_elements(residual, y)
+        in_place = shares and not self._adds_to(y, residual)
         wanted = epilogue.activation_of(activation)
         rest = None if wanted == epilogue.RELU and residual is None else wanted
         finishes = rest is not None or residual is not None
@@ -287,12 +290,14 @@ class KernelPlan(CompiledPass, Plan):
             scratch = self._new_scratch()
         workspace = Workspace(self.record, scratch, self._no_bias)
         target = self._new_target() if in_place else y
-        arguments = self._set_run(x, w.data, bias, wanted is not None and not finishes, target, workspace)
+        relu = wanted is not None and not finishes
+        arguments = self._set_run(x, w.data, bias, relu, target, workspace)
         for name, array in (("x", x), ("y", target)):
             if not array.flags.c_contiguous:
                 self._set_steps(arguments, name, array)
         if fused:
-            self._set_finish(arguments, y, residual, rest, workspace)
+            added = None if residual is None else self._address(residual)
+            self._set_finish(arguments, self._address(y), added, rest, workspace)
         launches, records = self._launches(workspace)
         after = ArrayPass(target, residual, y, rest) if finishes and not fused else None
         if after is not None:
@@ -302,7 +307,15 @@ class KernelPlan(CompiledPass, Plan):
         told = target is y and residual is None and after is None  # else other words tell where y lies, too
         of_x, of_y = _words(begins, X_AT), _words(begins, Y_AT) if told else ()
         of_w = _words(begins, W_AT) if self.reads_filter else ()
-        return jit.bound_run(tuple(launches), *kept, x_places=of_x, y_places=of_y, w_places=of_w)
+        again, arrays = None, (x, y, *([] if residual is None else [residual]))
+        contiguous = all(array.flags.c_contiguous for array in arrays)
+        if contiguous and after is None and self.problem.direction != "backward_weights":
+            added_bias = self._no_bias if bias is None else workspace.bias
+            of_bias = added_bias, arguments.bias
+            again = RunSettings(type(self), w, *of_bias, relu, fused, rest, shares)
+        return jit.bound_run(
+            tuple(launches), *kept, x_places=of_x, y_places=of_y, w_places=of_w, settings=again
+        )
 
     def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
         """Complete the record of a run on an x or y whose images, or rows, lie apart."""

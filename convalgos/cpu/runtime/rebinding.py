@@ -1,0 +1,90 @@
+"""Runs bound again: of a layer on maps of other sizes, as a network binds it for each shape of its inputs.
+
+What the sizes do not change was found, and checked, for the first run; arrays are told by their addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from convalgos.core.bound_run import AddressWord, BoundRun, Launch
+from convalgos.core.epilogue import Activation
+from convalgos.core.prepared_filter import FilterKey, PreparedFilter
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.records import by_name, copy_of_record
+
+RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
+X_AT, W_AT, Y_AT = (8 * RUN_FIELDS.split().index(name) for name in "xwy")  # bytes from the begin of a record
+
+
+class RunSettings(NamedTuple):
+    """What runs of a layer on contiguous arrays have in common, whatever the sizes of its maps."""
+
+    kind: type  # of the plan
+    w: PreparedFilter
+    bias: np.ndarray | None  # padded, as kernels read it
+    bias_address: int
+    relu: bool
+    fused: bool  # whether kernels add the residual, and apply the activation
+    activation: Activation | None
+    in_place: bool  # whether y lies where the residual does
+
+
+class Numbers:
+    """Those of the activation of a run."""
+
+    __slots__ = ("numbers",)
+    numbers: np.ndarray
+
+
+class Rebinding:
+    """Mixed into plans of kernels over one record, which begins with `RUN_FIELDS`."""
+
+    record: np.ndarray
+    steps: tuple[tuple[int, int], ...]
+    _key: FilterKey
+    _binds: bool
+    _finishes: bool
+    _parallel: bool
+    _passes: tuple[dict[str, int], ...]
+
+    def bound_again(
+        self, settings: RunSettings, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
+    ) -> BoundRun | None:
+        """A run as `bind` gave it for other sizes; None where it has to be bound as the first was.
+
+        Args:
+            settings: of that run.
+            x, y: addresses of its arrays, x and the residual, and y, which the caller keeps alive.
+            told: whether the run is told where they lie.
+        """
+        known = type(self) is settings.kind and self._key == settings.w.key and self._binds
+        if not known or any(self._passes) or (settings.fused and not self._finishes):
+            return None
+        residual = x[1] if len(x) > 1 else None
+        if settings.in_place != (residual == y[0]):
+            return None
+        record = copy_of_record(self.record)
+        begin, fields, numbers = jit.data_address()(record), by_name(record), Numbers()
+        fields.x, fields.w, fields.y, fields.scratch = x[0], settings.w.data.address, y[0], scratch
+        fields.bias, fields.relu = settings.bias_address, settings.relu
+        if settings.fused:
+            self._set_finish(fields, y[0], residual, settings.activation, numbers)
+        alone = not self._parallel
+        launches = tuple([Launch(kernel, begin, tasks, alone) for kernel, tasks in self.steps])
+        of_x, of_y = [(AddressWord(begin + at, 0),) if told else () for at in (X_AT, Y_AT)]
+        kept = self, settings, record, numbers
+        return jit.bound_run(launches, *kept, x_places=of_x, y_places=of_y, settings=settings)
+
+    def _set_finish(
+        self, fields: Any, y: int, residual: int | None, activation: Activation | None, kept: Any
+    ) -> None:
+        """Set the fields of an output step.
+
+        Args:
+            y, residual: addresses. kept: has the numbers of the activation from now on.
+        """
+        raise NotImplementedError

@@ -1,0 +1,248 @@
+"""The steps of a plan bound to a piece of memory: tables of launches, and what Python runs between them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import proxy
+
+import numpy as np
+
+from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.errors import Unsupported
+from convalgos.cpu.separable.records import BiasedActivation
+from convalgos.network.arena import ArenaArrays, scratch_bytes
+from convalgos.network.array_plans import ArrayFunctionPlan
+from convalgos.network.filters import filter_of
+from convalgos.network.graph import Foreign
+from convalgos.network.memory import Memory
+from convalgos.network.planned import JoinedConvolutions, PlannedStep, ScaledConvolution
+from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
+from convalgos.network.run_structure import can_be_told
+from convalgos.network.sharing import value_bytes
+from convalgos.network.step_options import CONVOLUTIONS
+
+if TYPE_CHECKING:
+    from convalgos.network.executor import Executor
+
+COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
+NONE: Arrays = {}
+
+
+class Context:
+    """The steps of a plan bound to a piece of memory, the arena.
+
+    Args:
+        executor: must outlive it. It keeps its contexts, which know it weakly: what is let go of is gone at
+            once, and leaves nothing to the search for cycles, which takes 20 ms and more.
+    """
+
+    def __init__(self, executor: Executor, memory: Memory):
+        planned = executor.planned
+        self._executor: Executor = proxy(executor)
+        self._structure = executor.structure
+        self._arena = memory.bytes
+        self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
+        self._arrays = {**executor.known}  # of values that have no place in the arena
+        self._runs: list[BoundRun] = []  # which keep alive what the tables point to
+        self.parts = self._parts_of(self._structure.order)
+
+    def part_of(self, number: int) -> Part:
+        """A step by itself."""
+        parts = self._parts_of([number] if number in self._structure.order else [])
+
+        def run(arrays: Arrays) -> None:
+            for part in parts:
+                part(arrays)
+
+        return run
+
+    def _parts_of(self, numbers: Sequence[int]) -> list[Part]:
+        """Of the steps of these numbers, which are bound one after the other."""
+        steps = self._executor.planned.steps
+        bound = {i: self._run_of(i) for i in numbers}
+        parts: list[Part] = []
+        launches: list[Launch] = []
+        words: list[MovingPlaces] = []
+
+        def add(part: Part | None = None) -> None:
+            """The launches so far as a part, and this one behind it."""
+            if launches:
+                parts.append(table_part(launches, words))
+                launches.clear()
+                words.clear()
+            if part is not None:
+                parts.append(part)
+
+        for i in sorted(numbers):
+            told = bound[i]
+            if told is None:
+                if not self._is_shown(steps[i]):
+                    add(self._moving(steps[i]))
+                continue
+            run, of_step = told
+            self._runs.append(run)
+            if run.launches is None:
+                add(ignoring(run.run))
+            else:
+                launches += run.launches
+                words += of_step
+        add()
+        return parts
+
+    def _run_of(self, number: int) -> tuple[BoundRun, Sequence[MovingPlaces]] | None:
+        """A step, bound, and by which words it is told of what moves; None where it cannot be."""
+        planned_step = self._executor.planned.steps[number]
+        moves, settings = self._structure.moves[number], self._structure.settings
+        if number in settings and (run := self._bound_again(planned_step, settings[number], moves)):
+            words = self._words_of(planned_step, run) if moves else ()
+            if words is not None:
+                return run, words
+        if moves and self._is_shown(planned_step):
+            return None
+        found = self._told(planned_step) if moves else (self._bound(planned_step), ())
+        if found is not None and found[0].settings is not None:
+            settings[number] = found[0].settings
+        return found
+
+    def _bound_again(self, planned_step: PlannedStep, settings: Any, moves: bool) -> BoundRun | None:
+        """A run like that of the step in another plan; None where it is bound as if it were the first."""
+        step = planned_step.step
+        x, y = [*map(self._address, step.inputs)], [*map(self._address, step.outputs)]
+        if None in x or None in y:
+            return None
+        run: BoundRun | None = planned_step.plan.bound_again(settings, x, y, self._begin, moves)
+        return run
+
+    def _address(self, name: str) -> int | None:
+        """Where a value lies, as a whole; 0 of what moves, and None where it does not."""
+        if name in self._executor.moving:
+            return 0
+        if name not in self._arrays and name in self._executor.planned.places:
+            return self._places.address(name)
+        return int(self._array(name).ctypes.data)
+
+    def _is_shown(self, planned_step: PlannedStep) -> bool:
+        """Whether what a view reads lies where its output does."""
+        shown, step = self._executor.shown, planned_step.step
+        if planned_step.plan is not None or step.inputs[0] not in shown:
+            return False
+        return shown[step.inputs[0]] == shown.get(step.output, step.output)
+
+    def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, Sequence[MovingPlaces]] | None:
+        """A run that is told where what moves lies, and by which words; None where there is none."""
+        step, moving = planned_step.step, self._executor.moving
+        if moving & {*step.inputs[1:], *step.outputs[1:]} or not can_be_told(planned_step):
+            return None
+        run = self._bound(planned_step)
+        words = self._words_of(planned_step, run)
+        return None if words is None else (run, words)
+
+    def _words_of(self, planned_step: PlannedStep, run: BoundRun) -> list[MovingPlaces] | None:
+        """Those by which a run is told where what moves lies; None where there are none."""
+        step, found = planned_step.step, []
+        for name, places in ((step.inputs[0], run.x_places), (step.output, run.y_places)):
+            if name in self._executor.moving:
+                if not places or run.launches is None:
+                    return None
+                cells = [(ctypes.c_int64.from_address(place.word), place.offset) for place in places]
+                found.append(MovingPlaces(name, cells))
+        return found
+
+    def _array(self, name: str) -> np.ndarray:
+        """Where a value lies; of what moves, memory that is never touched."""
+        if name not in self._arrays and name in self._executor.planned.places:
+            return self._places.array(name)
+        if name not in self._arrays:
+            made = self._executor.untouched if name in self._executor.moving else self._executor.new_array
+            self._arrays[name] = made(name)
+        return self._arrays[name]
+
+    def _bound(self, planned_step: PlannedStep, copies: Mapping[str, np.ndarray] = NONE) -> BoundRun:
+        """A step on arrays that do not move.
+
+        Args:
+            copies: of values, where it shall have these.
+        """
+        bound: BoundRun
+        step, plan, executor = planned_step.step, planned_step.plan, self._executor
+        x, y = (
+            [copies[n] if n in copies else self._array(n) for n in names]
+            for names in (step.inputs, step.outputs)
+        )
+        scratch = self._arena[: scratch_bytes(planned_step)]
+        if plan is None:
+            if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
+                return BoundRun(nothing, ())
+            return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
+        try:
+            if isinstance(step, CONVOLUTIONS):
+                w = executor.filters[filter_of(planned_step)]
+                residual = x[1] if len(x) > 1 else None
+                bound = plan.bind(x[0], w, y[0], step.bias, step.activation, residual, scratch)
+            elif isinstance(step, JoinedConvolutions):
+                w = executor.filters[filter_of(planned_step)]
+                outputs = [BiasedActivation(part.bias, part.activation) for part in step.parts]
+                residual, mean = x[1] if len(x) > 1 else None, y[1] if step.mean else None
+                bound = plan.bind(x[0], w, y[0], outputs, residual, scratch, mean)
+            elif isinstance(step, ScaledConvolution):
+                w, of = executor.filters[filter_of(planned_step)], step.convolution
+                residual = x[2] if len(x) > 2 else None
+                bound = plan.bind(x[0], x[1], w, y[0], of.bias, of.activation, residual, scratch)
+            elif not hasattr(plan, "bind"):
+                bound = BoundRun(lambda: executor.call(planned_step, x, y))
+            elif isinstance(step, Foreign):
+                bound = plan.bind(x, y)
+            else:
+                bound = plan.bind(*x, *y)
+        except Unsupported:  # a slice of an array, which the kernels do not take
+            return BoundRun(lambda: executor.call(planned_step, x, y))
+        return bound
+
+    def _copying(self, planned_step: PlannedStep) -> Part | None:
+        """A step on copies of the arrays that move; None where these are large, or no kernels need them."""
+        step, plan, moving = planned_step.step, planned_step.plan, self._executor.moving
+        if not hasattr(plan, "bind") or isinstance(step, Foreign) or isinstance(plan, ArrayFunctionPlan):
+            return None
+        names = moving.intersection((*step.inputs, *step.outputs))
+        if sum(value_bytes(self._executor.planned, name) for name in names) > COPIED:
+            return None
+        copies = {name: self._executor.new_array(name) for name in names}
+        bound = self._bound(planned_step, copies)
+        read = [(name, copies[name]) for name in dict.fromkeys(step.inputs) if name in moving]
+        written = [(name, copies[name]) for name in step.outputs if name in moving]
+
+        def run(arrays: Arrays) -> None:
+            for name, copy in read:
+                np.copyto(copy, arrays[name])
+            bound.run()
+            for name, copy in written:
+                np.copyto(arrays[name], copy)
+
+        return run
+
+    def _moving(self, planned_step: PlannedStep) -> Part:
+        """A step on arrays of which some are other ones in each run."""
+        copying = self._copying(planned_step)
+        if copying is not None:
+            return copying
+        step, executor = planned_step.step, self._executor
+        shape = executor.array_shape(step.output)
+        known = {
+            name: self._array(name) for name in (*step.inputs, *step.outputs) if name not in executor.moving
+        }
+
+        def run(arrays: Arrays) -> None:
+            x = [arrays[name] if name in arrays else known[name] for name in step.inputs]
+            if planned_step.plan is None:
+                view = x[0].reshape(shape)
+                if step.output in arrays:
+                    arrays[step.output][...] = view
+                else:
+                    arrays[step.output] = view
+                return
+            y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
+            executor.call(planned_step, x, y)
+
+        return run

@@ -1,0 +1,67 @@
+"""What runs of a plan have in common with those of plans of the same steps for other sizes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from convalgos.cpu.layout.reorder import Reorder
+from convalgos.network.graph import NetworkGraph
+from convalgos.network.known_values import known_steps, may_be_known
+from convalgos.network.planned import Planned, PlannedStep, alike_together, moving_values
+from convalgos.network.step_options import CONVOLUTIONS
+
+
+class RunStructure:
+    """Which values move or are known, which steps are bound, and by what settings they are bound again."""
+
+    def __init__(self, planned: Planned, graph: NetworkGraph):
+        steps = planned.steps
+        self._kinds = _kinds(steps)
+        self.moving = moving_values(steps, graph)
+        self.shown = _outputs_shown(steps, graph, self.moving)
+        self.moving |= {*self.shown}
+        self.written = {name for planned_step in steps for name in planned_step.step.outputs}
+        self._may_be_known = any(may_be_known(planned_step) for planned_step in steps)
+        known = self.known_steps(planned)
+        self.known_names = {planned_step.step.output for planned_step in known}
+        self.order = [i for i in alike_together(steps) if steps[i].step.output not in self.known_names]
+        self.moves = [not self.moving.isdisjoint((*s.step.inputs, *s.step.outputs)) for s in steps]
+        self.settings: dict[int, Any] = {}  # of the runs of steps, by their numbers
+
+    def is_of(self, planned: Planned) -> bool:
+        """Whether another plan of the same steps, whose values share memory alike, has this one, too."""
+        if _kinds(planned.steps) != self._kinds:
+            return False
+        return {s.step.output for s in self.known_steps(planned)} == self.known_names
+
+    def known_steps(self, planned: Planned) -> tuple[PlannedStep, ...]:
+        """Those of a plan whose outputs are known when the sizes of the inputs are."""
+        return known_steps(planned, self.moving) if self._may_be_known else ()
+
+
+def can_be_told(planned_step: PlannedStep) -> bool:
+    """Whether its kernels may read words that say where its arrays lie."""
+    plan = planned_step.plan
+    return (
+        isinstance(planned_step.step, CONVOLUTIONS)
+        or isinstance(plan, Reorder)
+        or getattr(plan, "told", False)
+    )
+
+
+def _kinds(steps: Sequence[PlannedStep]) -> list[type]:
+    return [type(planned_step.plan) for planned_step in steps]
+
+
+def _outputs_shown(steps: Sequence[PlannedStep], graph: NetworkGraph, moving: set[str]) -> dict[str, str]:
+    """Values of which an output is a view: they are computed where it lies. Each with the output."""
+    found: dict[str, str] = {}
+    reads = Counter(name for planned_step in steps for name in planned_step.step.inputs)
+    told = {s.step.output for s in steps if s.plan is None or can_be_told(s)}
+    for step in (planned_step.step for planned_step in reversed(steps) if planned_step.plan is None):
+        name, output = step.inputs[0], found.get(step.output, step.output)
+        if output in graph.outputs and name in told - moving and reads[name] == 1:
+            found[name] = output
+    return found
