@@ -139,7 +139,7 @@ class WholeNetwork:
         return reason
 
     def _free(self, shapes: Sequence[Shape], others: Any) -> tuple[frozenset[int], ...] | None:
-        """The fewest dimensions to open beside a network that is known; None where that is not to be tried."""
+        """The fewest dimensions to open beside those of a known network; None where that is not tried."""
         if sum(known.is_open for known in self.networks) >= OPEN:
             return None
         ways = [way for known in self.networks if known.others == others and (way := known.freed(shapes))]

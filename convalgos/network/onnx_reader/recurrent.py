@@ -118,3 +118,19 @@ def _is_read(name: str, model: OnnxModel) -> bool:
     if name in model.outputs or any(name in node.inputs for node in model.nodes):
         return True
     return name in model.captured()
+
+
+def _is_zero(name: str, model: OnnxModel) -> bool:
+    """Whether a value is nothing but zeros, of whatever shape."""
+    while (node := model.maker(name)) is not None and node.op in MOVING:
+        name = node.inputs[0]
+    if node is not None:
+        value = node.attributes.get("value")
+        return node.op == "ConstantOfShape" and (value is None or not any(_numbers(value)))
+    array = model.constant(name) if model.is_constant(name) else None
+    return array is not None and not array.any()
+
+
+def _numbers(tensor: object) -> list[float]:
+    array = array_of(tensor)
+    return array.reshape(-1).tolist() if math.prod(array.shape) else []
