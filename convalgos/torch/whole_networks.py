@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
 from convalgos.network.network import Network
 from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
@@ -19,6 +21,9 @@ from convalgos.torch import threads
 from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 
 SHAPES = 64  # of arguments, whose network is remembered
+FIXED = 8  # networks of fixed sizes, each with parameters of its own: those that were read last
+OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
+LONGER = 4  # times as long as fixed sizes took may the reading of open ones take
 
 
 class ReadNetwork(NamedTuple):
@@ -27,23 +32,33 @@ class ReadNetwork(NamedTuple):
     network: Network
     read: TorchGraph
     others: Any
+    shapes: tuple[Shape, ...]  # of the tensors that it was read for
+    free: tuple[frozenset[int], ...]  # dimensions of each whose sizes are open
 
-    def takes(self, tensors: Sequence[Tensor], others: Any) -> bool:
+    @property
+    def is_open(self) -> bool:
+        return any(self.free)
+
+    def takes(self, shapes: Sequence[Shape], others: Any) -> bool:
         """Whether it holds for such arguments."""
-        declared, least = self.read.exported.shapes, self.read.exported.least
-        return others == self.others and all(
-            len(shape) == t.dim()
-            and all(n == m or isinstance(n, str) for n, m in zip(shape, t.shape, strict=True))
-            and all(m >= n for n, m in zip(least[name], t.shape, strict=True))
-            for (name, shape), t in zip(declared.items(), tensors, strict=True)
+        return others == self.others and self.read.exported.sizes.takes(shapes)
+
+    def freed(self, shapes: Sequence[Shape]) -> tuple[frozenset[int], ...] | None:
+        """The dimensions that have to be open for it to hold for other sizes; None for other dimensions."""
+        if [*map(len, shapes)] != [*map(len, self.shapes)]:
+            return None
+        return tuple(
+            known | {i for i, (n, m) in enumerate(zip(one, other, strict=True)) if n != m}
+            for known, one, other in zip(self.free, self.shapes, shapes, strict=True)
         )
 
 
 class WholeNetwork:
     """Calls of a module, by networks of what it computes.
 
-    The first call has the module read for its shapes. Another shape has it read for all, and where it cannot
-    be read so, for each. The numbers of its parameters are taken as it is read.
+    The first call has the module read for its shapes. Another shape has it read with those sizes open that
+    differ, and where it cannot be read so, or not soon, for each shape by itself. The numbers of its
+    parameters are taken as it is read.
 
     Args:
         module: in eval.
@@ -55,7 +70,8 @@ class WholeNetwork:
         self.run_whole = run_whole
         self.left_whole: Counter[str] = Counter()  # why calls were left to torch -> how many
         self.networks: list[ReadNetwork] = []
-        self._any_size = True  # whether it may still be read for all shapes
+        self._refused: list[tuple[frozenset[int], ...]] = []  # dimensions that could not be open
+        self._seconds = 0.0  # that the reading for fixed sizes took at most
         self._by_shapes: dict[Any, ReadNetwork | str] = {}
         self._lock = threading.Lock()
 
@@ -98,27 +114,57 @@ class WholeNetwork:
     def _read(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor], others: Any
     ) -> ReadNetwork | str:
+        shapes = tuple(tuple(t.shape) for t in tensors)
         for known in self.networks:
-            if known.takes(tensors, others):
+            if known.takes(shapes, others):
                 return known
+        fixed = (frozenset[int](),) * len(shapes)
         reason = ""
-        for any_size in (True, False) if self.networks and self._any_size else (False,):
+        for free in (self._free(shapes, others), fixed):
+            if free is None:
+                continue
+            began = time.monotonic()
+            limits = (free, LONGER * self._seconds) if any(free) else ()
             try:
-                read = graph_of_module(self.module, arguments, keywords, any_size=any_size)
-                found = ReadNetwork(Network(read.graph), read, others)
-                if found.takes(tensors, others):
-                    self.networks.append(found)
+                read = graph_of_module(self.module, arguments, keywords, *limits)
+                found = ReadNetwork(Network(read.graph), read, others, shapes, free)
+                if found.takes(shapes, others):
+                    if not found.is_open:
+                        self._seconds = max(self._seconds, time.monotonic() - began)
+                    self._keep(found)
                     return found
             except (ValueError, Unsupported) as error:
                 reason = str(error)
-            self._any_size &= not any_size
+            self._refused.append(free)
         return reason
+
+    def _free(self, shapes: Sequence[Shape], others: Any) -> tuple[frozenset[int], ...] | None:
+        """The fewest dimensions to open beside those of a known network; None where that is not tried."""
+        if sum(known.is_open for known in self.networks) >= OPEN:
+            return None
+        ways = [way for known in self.networks if known.others == others and (way := known.freed(shapes))]
+        ways = [way for way in ways if not any(_within(old, way) for old in self._refused)]
+        return min(ways, key=lambda way: sum(map(len, way)), default=None)
+
+    def _keep(self, found: ReadNetwork) -> None:
+        """Remember a network, and forget the oldest of too many of fixed sizes, but for the first."""
+        self.networks.append(found)
+        fixed = [known for known in self.networks if not known.is_open]
+        if len(fixed) > FIXED:
+            old = fixed[1]
+            self.networks = [known for known in self.networks if known is not old]
+            self._by_shapes = {key: known for key, known in self._by_shapes.items() if known is not old}
 
     def report(self) -> str:
         """What is computed by convalgos, and what torch is left to run and why."""
         lines = [_told(self.networks[-1].read)] if self.networks else []
         lines += [f"the model itself ran, in {n} calls: {why}" for why, n in self.left_whole.items()]
         return "\n".join(lines) or "not called yet"
+
+
+def _within(fewer: Sequence[frozenset[int]], more: Sequence[frozenset[int]]) -> bool:
+    """Whether all dimensions of some are among others, of as many tensors."""
+    return len(fewer) == len(more) and any(fewer) and all(a <= b for a, b in zip(fewer, more, strict=True))
 
 
 def _run(found: ReadNetwork, tensors: Sequence[Tensor]) -> Any:

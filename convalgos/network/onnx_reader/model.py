@@ -33,7 +33,7 @@ from convalgos.network.onnx_reader.messages import (
     tensor_of,
     value_info,
 )
-from convalgos.network.onnx_reader.order import with_nodes_in_order, without_identities
+from convalgos.network.onnx_reader.order import captured_by, with_nodes_in_order, without_identities
 from convalgos.network.onnx_reader.qdq import spelled_out
 from convalgos.network.onnx_reader.runtime_types import types_by_runtime
 from convalgos.network.onnx_reader.sizes import ONNX_NAMES, KnownValues
@@ -161,6 +161,10 @@ class OnnxModel:
             node.op in OF_SHAPES or all(not name or self.is_constant(name) for name in node.inputs)
             for node in self.nodes
         )
+
+    def captured(self) -> set[str]:
+        """Values that the bodies of nodes read."""
+        return {name for node in self.nodes for proto in node.protos for name in captured_by(proto)}
 
     @cached_property
     def types(self) -> dict[str, ValueType]:

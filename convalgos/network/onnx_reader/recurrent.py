@@ -19,7 +19,6 @@ from convalgos.network.graph import (
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.messages import array_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
-from convalgos.network.onnx_reader.order import captured_by
 from convalgos.network.recurrence import Recurrence
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -116,8 +115,9 @@ def _last_states(node: OnnxNode, model: OnnxModel, directions: int) -> list[Step
 
 def _is_read(name: str, model: OnnxModel) -> bool:
     """Whether a node, or the body of one, reads a value, or it is an output of the model."""
-    bodies = (read for node in model.nodes for proto in node.protos for read in captured_by(proto))
-    return name in model.outputs or any(name in node.inputs for node in model.nodes) or name in bodies
+    if name in model.outputs or any(name in node.inputs for node in model.nodes):
+        return True
+    return name in model.captured()
 
 
 def _is_zero(name: str, model: OnnxModel) -> bool:

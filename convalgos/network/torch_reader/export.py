@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import operator
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from convalgos.core.arguments import Shape
+from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 
 ATEN = torch.ops.aten
 OF_TYPES = (  # what reads the type, and perhaps the shape, of a tensor alone
@@ -32,8 +35,7 @@ class Exported(NamedTuple):
     graph: fx.GraphModule  # from tensors to a tuple of tensors; its constants are attributes
     leaves: list[Any]  # of what the module returns: numbers and the like, TENSOR for each tensor
     out_spec: Any  # how they make up what it returns
-    shapes: dict[str, tuple[int | str, ...]]  # of the inputs, by name; a text where any size goes
-    least: dict[str, Shape]  # sizes of the inputs from which on the graph holds
+    sizes: OpenSizes  # of the inputs
 
     def returned(self, tensors: Sequence[Tensor]) -> Any:
         """What the module returns, of the tensors in it."""
@@ -52,8 +54,9 @@ class _Outputs:
 class _Flat(nn.Module):
     """A module from the tensors among its arguments to those of what it returns."""
 
-    def __init__(self, module: nn.Module, arguments: Any):
+    def __init__(self, module: nn.Module, arguments: Any, seconds: float):
         super().__init__()
+        self.seconds = seconds
         self.module = module
         self.leaves, self.in_spec = pytree.tree_flatten(arguments)
         self.outputs = _Outputs()
@@ -62,32 +65,53 @@ class _Flat(nn.Module):
         given = iter(inputs)
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         arguments, keywords = pytree.tree_unflatten(leaves, self.in_spec)
-        outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
+        with _Deadline(self.seconds):
+            outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
         self.outputs.leaves = [TENSOR if isinstance(y, Tensor) else y for y in outputs]
         return tuple(y for y in outputs if isinstance(y, Tensor))
 
 
+class _Deadline(TorchFunctionMode):
+    """Raises TimeoutError at the first operator after so many seconds."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self._seconds, self._end = seconds, time.monotonic() + seconds
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if time.monotonic() > self._end:
+            raise TimeoutError(f"it took longer than {self._seconds:.1f} seconds")
+        return function(*args, **(kwargs or {}))
+
+
 def export_module(
-    module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any], any_size: bool = False
-) -> Exported:
+    module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any],
+    free: Sequence[Collection[int]] | None = None, seconds: float = math.inf,
+) -> Exported:  # fmt: skip
     """The graph of a module.
 
     Args:
-        any_size: for every batch, and every spatial size that the module can be given, not those of the
-            arguments alone; it takes several times as long.
+        free: the dimensions of each tensor among the arguments whose sizes are open, not those of the
+            arguments; such a graph takes several times as long.
+        seconds: after which tracing ends.
 
     Raises:
         ValueError: it cannot be exported; says why.
     """
-    flat = _Flat(module, (tuple(arguments), dict(keywords)))
+    flat = _Flat(module, (tuple(arguments), dict(keywords)), seconds)
     # tensors of our own: `export` marks which sizes are free on those that it is given, for all times
     tensors = [leaf.detach() for leaf in flat.leaves if isinstance(leaf, Tensor)]
-    if any_size:  # a batch of one would be taken for one that is always one
-        tensors = [torch.cat((t, t)) if t.dim() and len(t) == 1 else t for t in tensors]
+    if free is not None:  # a batch of one would be taken for one that is always one
+        tensors = [
+            torch.cat((t, t)) if 0 in own and t.dim() and len(t) == 1 else t
+            for t, own in zip(tensors, free, strict=True)
+        ]
     try:
         with _quiet():
             program = torch.export.export(
-                flat, tuple(tensors), strict=False, dynamic_shapes=_any_sizes(tensors) if any_size else None
+                flat, tuple(tensors), strict=False, dynamic_shapes=_open_dimensions(tensors, free)
             )
             if any(isinstance(leaf, torch.SymInt | torch.SymFloat) for leaf in flat.outputs.leaves):
                 raise ValueError("it returns sizes of its inputs")
@@ -100,27 +124,20 @@ def export_module(
     except Exception as error:  # of torch, which raises what it likes where it cannot follow
         told = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{type(module).__name__} cannot be exported by torch.export: {told}") from None
-    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    sizes = {node.name: tuple(node.meta["val"].shape) for node in inputs}
-    declared = {name: tuple(n if type(n) is int else str(n) for n in s) for name, s in sizes.items()}
-    least = {name: tuple(_least(program, n) for n in shape) for name, shape in sizes.items()}
-    return Exported(graph, flat.outputs.leaves, flat.outputs.spec, declared, least)
+    return Exported(graph, flat.outputs.leaves, flat.outputs.spec, open_sizes_of(program, graph))
 
 
-def _any_sizes(tensors: Sequence[Tensor]) -> Any:
-    """The batch and the spatial sizes, for `torch.export`."""
-    free = torch.export.Dim.AUTO
-    sizes = [{i: free for i in range(t.dim()) if i != 1 and t.shape[i] > 1} for t in tensors]
-    return (tuple(sizes),)
+def any_sizes(tensors: Sequence[Tensor]) -> list[set[int]]:
+    """The batch and the spatial sizes."""
+    return [{i for i in range(t.dim()) if i != 1} for t in tensors]
 
 
-def _least(program: Any, size: Any) -> int:
-    """The least value of a size; of the batch also 1, which `export` left out."""
-    if type(size) is int:
-        return size
-    known = program.range_constraints.get(size.node.expr)
-    least = int(known.lower) if known is not None else 2
-    return 1 if least == 2 else least
+def _open_dimensions(tensors: Sequence[Tensor], free: Sequence[Collection[int]] | None) -> Any:
+    """Those, for `torch.export`, which takes a size of one for one that is always one."""
+    if free is None:
+        return None
+    auto = torch.export.Dim.AUTO
+    return (tuple({i: auto for i in own if t.shape[i] > 1} for t, own in zip(tensors, free, strict=True)),)
 
 
 @contextmanager

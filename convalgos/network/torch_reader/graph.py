@@ -6,20 +6,22 @@ and makes the steps. What it leaves goes back to torch, by whole operators of to
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from convalgos.network.graph import Foreign, NetworkGraph
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import graph_with
 from convalgos.network.onnx_reader.model import OnnxNode
-from convalgos.network.torch_reader.export import Exported, export_module
+from convalgos.network.torch_reader.export import Exported, any_sizes, export_module
 from convalgos.network.torch_reader.operators import OPERATORS
 from convalgos.network.torch_reader.region import TorchRegion
 from convalgos.network.torch_reader.translation import TORCH, Translation, operator_name, tensors_read
@@ -54,23 +56,25 @@ def from_torch(module: nn.Module, *example: Any, any_size: bool = False) -> Netw
         >>> net(torch.ones(1, 3, 8, 8)).shape
         torch.Size([1, 4, 6, 6])
     """
-    return Network(graph_of_module(module, example, {}, any_size=any_size).graph)
+    free = any_sizes([t for t in pytree.tree_leaves(example) if isinstance(t, torch.Tensor)])
+    return Network(graph_of_module(module, example, {}, free if any_size else None).graph)
 
 
 def graph_of_module(
-    module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any], *, any_size: bool = False
-) -> TorchGraph:
-    """The graph of a module, fused; see `from_torch`."""
+    module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any],
+    free: Sequence[Collection[int]] | None = None, seconds: float = math.inf,
+) -> TorchGraph:  # fmt: skip
+    """The graph of a module, fused; see `from_torch` and `export_module`."""
     if module.training:
         raise ValueError("module is in training: call module.eval() first")
     with torch.no_grad():
-        exported = export_module(module, arguments, keywords, any_size)
+        exported = export_module(module, arguments, keywords, free, seconds)
         left: dict[fx.Node, str] = {}
         reader = _Reader(exported.graph, left)
         while (graph := reader.graph()) is None:
             reader = _Reader(exported.graph, left)
     _check_types(graph)
-    graph = replace(graph, shapes={name: exported.shapes[name] for name in graph.inputs})
+    graph = replace(graph, shapes={name: exported.sizes.shapes[name] for name in graph.inputs})
     return TorchGraph(graph, exported, {node.name: why for node, why in left.items()})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from convalgos.network.torch_reader.shapes import (
     shape_of_tensor,
     sizes_of,
     spatial_dimensions,
+    target_shape,
 )
 from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
 
@@ -150,10 +152,22 @@ def _first(
 
 
 def layer_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
+    """Over the last dimension; over the last ones as if they were one."""
     sizes = known_sizes(a["normalized_shape"])
     _only_first_read(node)
-    inputs = [t.value(a["input"]), *_scale_and_shift(t, a, sizes)]
-    return _first(t, node, "LayerNormalization", inputs, a, axis=-len(sizes))
+    x, shape = t.value(a["input"]), shape_of_tensor(a["input"])
+    norm = _scale_and_shift(t, a, sizes)
+    if len(sizes) == 1:
+        return _first(t, node, "LayerNormalization", [x, *norm], a, axis=-1)
+    lead = len(shape) - len(sizes)
+    flat = (*shape[:lead], math.prod(sizes))
+    targets = [target_shape(one, other) for one, other in ((shape, flat), (flat, shape))]
+    to_flat, back = (t.constant(np.array(target, np.int64)) for target in targets)
+    rows = [t.constant(t.constants[name].reshape(-1)) for name in norm]
+    x = t.between("Reshape", [x, to_flat], flat)
+    y = t.between("LayerNormalization", [x, *rows], flat, epsilon=a["eps"], axis=-1)
+    y = t.between("Reshape", [y, back], shape)
+    return [y] if isinstance(node.meta["val"], tuple | list) else y
 
 
 def group_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
@@ -178,3 +192,19 @@ def _only_first_read(node: fx.Node) -> None:
 def embedding_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """Rows of a matrix by their numbers."""
     return t.emit("Gather", [t.value(a["weight"]), t.value(a["indices"])], axis=0)
+
+
+def root_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """By the root of the mean of the squares."""
+    x, own, (_, *more) = t.value(a["input"]), t.result(), known_sizes(a["normalized_shape"])
+    if more:
+        raise Left("is over several dimensions")
+    epsilon = float(np.finfo(np.float32).eps) if a["eps"] is None else float(a["eps"])
+    ones = (*own.shape[:-1], 1)
+    square = t.between("Mul", [x, x], own.shape)
+    mean = t.between("ReduceMean", [square], ones, axes=[len(ones) - 1], keepdims=1)
+    plus = t.between("Add", [mean, t.constant(np.array(epsilon, np.float32))], ones)
+    root = t.between("Sqrt", [plus], ones)
+    if a["weight"] is None:
+        return t.emit("Div", [x, root])
+    return t.emit("Mul", [t.between("Div", [x, root], own.shape), t.value(a["weight"])])

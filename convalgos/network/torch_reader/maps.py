@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
+from convalgos.network.torch_reader.sampling import nearest_nodes
 from convalgos.network.torch_reader.shapes import (
     known_sizes,
     rank_of_tensor,
@@ -61,7 +62,9 @@ def upsampling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if not factors and all(type(n) is int for n in (*before, *after)):
         factors = [m / n for n, m in zip(before, after, strict=True)]
     if not factors or any(f != int(f) or f < 1 for f in factors):
-        raise Left("is by no whole factors")
+        if a.get("scale_factors"):
+            raise Left("is by no whole factors")
+        return nearest_nodes(t, t.value(x), tuple(known_sizes(before)), node)
     scales = t.constant(np.array([1, 1, *factors], np.float32))
     how = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
     return t.emit("Resize", [t.value(x), "", scales], mode=b"nearest", **how)

@@ -67,6 +67,9 @@ class TorchModel(OnnxModel):
     def node_before(self, node: OnnxNode, op: str, inputs: list[str], output: str) -> OnnxNode:
         return OnnxNode(op, node.name, inputs, [output], {}, node.protos)
 
+    def captured(self) -> set[str]:
+        return set()
+
     def constant_node(self, name: str) -> OnnxNode:
         raise ValueError(f"module returns {name}, which is constant")
 

@@ -192,3 +192,28 @@ def _part(t: Translation, x: Value, axis: int, start: int, end: int) -> Value:
     shape: list[Any] = list(t.shape(x))
     shape[axis] = end - start
     return t.between("Slice", [x, *_bounds(t, start, end, axis, 1)], shape, t.dtype(x))
+
+
+def flipped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """From the last element to the first along dimensions."""
+    rank = rank_of_tensor(a["self"])
+    axes = sorted(d % rank for d in a["dims"])
+    if not axes:
+        return t.value(a["self"])
+    numbers = ([-1] * len(axes), [-END] * len(axes), axes, [-1] * len(axes))
+    return t.emit("Slice", [t.value(a["self"]), *(t.constant(np.array(n, np.int64)) for n in numbers)])
+
+
+def repeated_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Each slice along a dimension as often, one after the other."""
+    x, shape, (times,) = t.value(a["self"]), shape_of_tensor(a["self"]), known_sizes([a["repeats"]])
+    if a["dim"] is None:
+        raise Left("repeats all elements of an array")
+    axis = _axis(a)
+    apart, after = (*shape[: axis + 1], 1, *shape[axis + 1 :]), shape_of_tensor(node)
+    wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
+    targets = [target_shape(one, other) for one, other in ((shape, apart), (wide, after))]
+    target, back = (t.constant(np.array(sizes, np.int64)) for sizes in targets)
+    split = t.between("Reshape", [x, target], apart, t.dtype(x))
+    sizes = t.constant(np.array([1] * (axis + 1) + [times] + [1] * (len(shape) - axis - 1), np.int64))
+    return t.emit("Reshape", [t.between("Expand", [split, sizes], wide, t.dtype(x)), back])

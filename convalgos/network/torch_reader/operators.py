@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from convalgos.network.torch_reader import elementwise, layers, maps, moves, recurrent, reductions
+from convalgos.network.torch_reader import elementwise, layers, maps, moves, recurrent, reductions, sampling
 from convalgos.network.torch_reader.attention import attention_nodes
 from convalgos.network.torch_reader.translation import Translate
 
@@ -57,6 +57,10 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.sqrt.default: elementwise.function_nodes("Sqrt"),
     ATEN.reciprocal.default: elementwise.function_nodes("Reciprocal"),
     ATEN.rsqrt.default: elementwise.inverse_root_nodes,
+    **{
+        getattr(ATEN, name).default: elementwise.function_nodes(name.capitalize())
+        for name in ("sin", "cos", "tan", "floor", "ceil", "sign", "atan")
+    },
     ATEN.square.default: elementwise.square_nodes,
     ATEN.pow.Tensor_Scalar: elementwise.power_nodes,
     ATEN.relu.default: elementwise.activation_named_nodes("relu"),
@@ -95,6 +99,7 @@ LAYERS: dict[Any, Translate] = {
     ATEN.scaled_dot_product_attention.default: attention_nodes,
     ATEN.batch_norm.default: layers.batch_norm_nodes,
     ATEN._native_batch_norm_legit_no_training.default: layers.batch_norm_nodes,
+    ATEN.rms_norm.default: layers.root_norm_nodes,
     ATEN.layer_norm.default: layers.layer_norm_nodes,
     ATEN.native_layer_norm.default: layers.layer_norm_nodes,
     ATEN.group_norm.default: layers.group_norm_nodes,
@@ -105,6 +110,9 @@ LAYERS: dict[Any, Translate] = {
 MAPS: dict[Any, Translate] = {
     ATEN.upsample_linear1d.vec: maps.resizing_nodes,
     ATEN.upsample_bilinear2d.vec: maps.resizing_nodes,
+    ATEN.upsample_bicubic2d.vec: sampling.cubic_nodes,
+    ATEN.grid_sampler.default: sampling.grid_sampling_nodes,
+    ATEN.affine_grid_generator.default: sampling.affine_grid_nodes,
     ATEN.pad.default: maps.padding_nodes,
     ATEN.constant_pad_nd.default: maps.padding_nodes,
     ATEN.pixel_shuffle.default: maps.pixel_shuffle_nodes,
@@ -129,6 +137,9 @@ MOVES: dict[Any, Translate] = {
     ATEN.t.default: moves.permuted_nodes,
     ATEN.mT.default: moves.turned_nodes,
     ATEN.expand.default: moves.expanded_nodes,
+    ATEN.expand_as.default: moves.expanded_nodes,
+    ATEN.flip.default: moves.flipped_nodes,
+    ATEN.repeat_interleave.self_int: moves.repeated_elements_nodes,
     ATEN.repeat.default: moves.repeated_nodes,
     ATEN.select.int: moves.selected_nodes,
     ATEN.slice.Tensor: moves.sliced_nodes,
@@ -170,7 +181,14 @@ REDUCTIONS: dict[Any, Translate] = {
     ATEN.min.dim: reductions.extreme_nodes("Min"),
     ATEN.argmax.default: reductions.place_of_extreme_nodes("Max"),
     ATEN.argmin.default: reductions.place_of_extreme_nodes("Min"),
+    ATEN.logsumexp.default: reductions.reduced_nodes("ReduceLogSumExp"),
     ATEN.topk.default: reductions.top_nodes,
+    ATEN.sort.default: reductions.sorted_nodes,
+    ATEN.sort.stable: reductions.sorted_nodes,
+    ATEN.var.correction: reductions.spread_nodes(rooted=False),
+    ATEN.var.dim: reductions.spread_nodes(rooted=False),
+    ATEN.std.correction: reductions.spread_nodes(rooted=True),
+    ATEN.std.dim: reductions.spread_nodes(rooted=True),
     ATEN.cumsum.default: reductions.running_sum_nodes,
     ATEN.softmax.int: reductions.softmax_nodes("Softmax"),
     ATEN._softmax.default: reductions.softmax_nodes("Softmax"),

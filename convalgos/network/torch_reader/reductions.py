@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,3 +80,38 @@ def _of_rank(dim: Any, rank: int) -> int:
     if not rank:
         raise Left("is of one number")
     return int(dim % rank)
+
+
+# --- spread and order ------------------------------------------------------------------------
+
+
+def spread_nodes(rooted: bool) -> Translate:
+    """The variance along dimensions, or its root: squares of what differs from the mean."""
+
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        x, axes, keep = t.value(a["self"]), _axes(a), int(a.get("keepdim", False))
+        shape, result = t.shape(x), t.result().shape
+        less = a.get("correction", 1 if a.get("unbiased", True) else 0)
+        less = 1 if less is None else less
+        count = math.prod(known_sizes([shape[axis] for axis in axes]))
+        if not isinstance(less, int | float) or count <= less:
+            raise Left("is of too few elements")
+        ones = [1 if i in axes else n for i, n in enumerate(shape)]
+        mean = t.between("ReduceMean", [x], ones, axes=axes, keepdims=1)
+        apart = t.between("Sub", [x, mean], shape)
+        square = t.between("Mul", [apart, apart], shape)
+        spread = t.between("ReduceMean", [square], result, axes=axes, keepdims=keep)
+        factor = t.constant(np.array(count / (count - less), np.float32))
+        if not rooted:
+            return t.emit("Mul", [spread, factor])
+        return t.emit("Sqrt", [t.between("Mul", [spread, factor], result)])
+
+    return translate
+
+
+def sorted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
+    """All values from the least on, or from the largest, and their places."""
+    shape = shape_of_tensor(a["self"])
+    axis = _of_rank(a["dim"], len(shape))
+    k = t.constant(np.array(known_sizes([shape[axis]]), np.int64))
+    return t.emit_parts("TopK", [t.value(a["self"]), k], axis=axis, largest=int(a["descending"]))
