@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
 from convalgos.core.errors import Unsupported  # noqa: E402
-from convalgos.torch import operators  # noqa: E402
+from convalgos.core.plan import Plan  # noqa: E402
+from convalgos.core.prepared_filter import PreparedFilter  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FUNCTIONS = {1: (ct.conv1d, F.conv1d), 2: (ct.conv2d, F.conv2d), 3: (ct.conv3d, F.conv3d)}
@@ -311,7 +312,7 @@ def test_operators_are_left_out_where_autograd_alone_asks(last):
         y = f(x, w, b, stride=(2, 1), padding=(1, 2), groups=2)
         first = torch.autograd.grad(y.pow(2).sum(), (x, w, b), create_graph=True)
         results += [y, *first, *torch.autograd.grad(sum(g.pow(2).sum() for g in first), (x, w, b))]
-        assert f is F.conv2d or y.grad_fn.name() == "RecordedBackward"
+        assert f is F.conv2d or y.grad_fn.name() == "RecordedCallBackward"
         assert y.is_contiguous(memory_format=torch.channels_last) is last
     torch.testing.assert_close(found, expected)
     with torch.profiler.profile() as profile:
@@ -321,15 +322,20 @@ def test_operators_are_left_out_where_autograd_alone_asks(last):
 
 def test_no_copies_where_none_are_needed(monkeypatch):
     """Arrays that lie well are read where they are, and results are written where they stay."""
-    seen = {}
-    call = operators.compute_plain
+    seen, call, prepare = {}, Plan.__call__, Plan.prepare
 
-    def watched(direction, arrays, *others):
-        made = call(direction, arrays, *others)
-        seen[direction] = [a.ctypes.data for a in arrays] + [made.data_ptr()]
+    def watched(plan, x, w, **others):
+        made = call(plan, x, w, **others)
+        read = [x] if isinstance(w, PreparedFilter) else [x, w]
+        seen[plan.problem.direction] = [a.ctypes.data for a in (*read, made)]
         return made
 
-    monkeypatch.setattr(operators, "compute_plain", watched)
+    def prepared(plan, w):
+        seen.setdefault("filters", []).append(w.ctypes.data)
+        return prepare(plan, w)
+
+    monkeypatch.setattr(Plan, "__call__", watched)
+    monkeypatch.setattr(Plan, "prepare", prepared)
     for order in (torch.contiguous_format, torch.channels_last):
         x, w = tensors((2, 4, 6, 6), (3, 4, 3, 3))
         x = x.detach().contiguous(memory_format=order).requires_grad_()
@@ -337,10 +343,12 @@ def test_no_copies_where_none_are_needed(monkeypatch):
         dy = torch.randn(y.shape).double().contiguous(memory_format=order)
         dx, dw = torch.autograd.grad(y, (x, w), dy)
         assert seen == {
-            "forward": [x.data_ptr(), w.data_ptr(), y.data_ptr()],
-            "backward_data": [dy.data_ptr(), w.data_ptr(), dx.data_ptr()],
+            "filters": [w.data_ptr()] * 2,
+            "forward": [x.data_ptr(), y.data_ptr()],
+            "backward_data": [dy.data_ptr(), dx.data_ptr()],
             "backward_weights": [x.data_ptr(), dy.data_ptr(), dw.data_ptr()],
         }
+        seen.clear()
 
 
 def test_nothing_is_kept():

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import convalgos as ca  # noqa: E402
 import convalgos.torch as ct  # noqa: E402
 from convalgos.core import plan  # noqa: E402
-from convalgos.torch import inference, operators  # noqa: E402
+from convalgos.torch import inference, operators, training  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 X = torch.arange(2 * 4 * 9 * 9, dtype=torch.float32).remainder(7).sub(3).reshape(2, 4, 9, 9)
@@ -40,14 +40,12 @@ def expected(module, x=X):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How often an operator was called, or what it computes without it, and a filter prepared."""
-    seen = {"operator": 0, "directly": 0, "prepared": 0}
-    operator, own_form = operators.conv, plan.Plan._in_own_form
+    """How often an operator was called, or a call recorded without it, and a filter prepared."""
+    seen = {"operator": 0, "recorded": 0, "prepared": 0}
+    operator, own_form, recorded = operators.conv, plan.Plan._in_own_form, training.recorded
 
     class Counted:
-        def directly(self, *inputs):
-            seen["directly"] += 1
-            return operator.directly(*inputs)
+        directly = staticmethod(operator.directly)
 
         def __call__(self, *inputs):
             seen["operator"] += 1
@@ -57,12 +55,17 @@ def counted(monkeypatch):
         seen["prepared"] += 1
         return own_form(self, *given)
 
+    def record(*given):
+        seen["recorded"] += 1
+        return recorded(*given)
+
     cell = next(
         c for c in ct.functions.autograd.conv.__closure__ if getattr(c.cell_contents, "directly", None)
     )
     before = cell.cell_contents
     cell.cell_contents = Counted()
     monkeypatch.setattr(plan.Plan, "_in_own_form", in_own_form)
+    monkeypatch.setattr(training, "recorded", record)
     yield seen
     cell.cell_contents = before
 
@@ -81,11 +84,11 @@ def test_a_filter_is_prepared_once(counted):
     module = layer()
     for _ in range(4):
         check(module)
-    assert counted == {"operator": 0, "directly": 0, "prepared": 1}
+    assert counted == {"operator": 0, "recorded": 0, "prepared": 1}
     check(module, X[:1])
     check(module, X.to(memory_format=torch.channels_last))
     check(module)
-    assert counted == {"operator": 0, "directly": 0, "prepared": 3}
+    assert counted == {"operator": 0, "recorded": 0, "prepared": 3}
 
 
 WRITES = {  # everything that may change a filter: (module) -> None
@@ -289,11 +292,11 @@ def test_gradients_are_recorded_in_eval_too(counted):
     y = module(X)
     assert y.requires_grad
     y.sum().backward()
-    assert module.weight.grad is not None and counted["directly"] == 1
+    assert module.weight.grad is not None and counted["recorded"] == 1
     for p in module.parameters():
         p.requires_grad_(False)
-    assert not module(X).requires_grad and counted["directly"] == 1
-    assert module(X.clone().requires_grad_()).requires_grad and counted["directly"] == 2
+    assert not module(X).requires_grad and counted["recorded"] == 1
+    assert module(X.clone().requires_grad_()).requires_grad and counted["recorded"] == 2
 
 
 def test_modes_transforms_and_graphs_see_the_operator(counted):

@@ -202,7 +202,8 @@ def _of_each_channel(bias: Tensor, ndim: int) -> Tensor:
 # --- the three, whose gradients are one another -------------------------------------------------
 
 
-def _of_conv(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+def conv_gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Those of x, w and bias; the context has `how`, the settings."""
     x, w = ctx.saved_tensors
     dx = backward_data(dy, w, list(x.shape[2:]), *ctx.how) if ctx.needs_input_grad[0] else None
     dw = backward_weights(x, dy, list(w.shape[2:]), *ctx.how) if ctx.needs_input_grad[1] else None
@@ -226,7 +227,7 @@ def _of_backward_weights(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 conv = _product(  # x, w -> y
     operators.conv,
-    _of_conv,
+    conv_gradients,
     Folds(
         first=(Place(0), None, Place(0)),
         second=(None, Place(0, in_groups=True), Place(1, in_groups=True)),

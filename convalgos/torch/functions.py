@@ -14,7 +14,8 @@ from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.core.transposed_sizes import transposed_rows, transposed_spatial
-from convalgos.torch import autograd, plain_calls
+from convalgos.torch import autograd, plain_calls, training
+from convalgos.torch.eager import is_differentiated, is_idle
 from convalgos.torch.operators import DEVICES, LAST, Ints, pairs
 
 DTYPE_NAMES = {getattr(torch, name): name for name in DTYPES}
@@ -91,11 +92,13 @@ def _conv(
     function: Any, ndim: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     groups: Any,
 ) -> Tensor:  # fmt: skip
-    y = plain_calls.convolve_numbers(
-        read_arguments, ndim, input, weight, bias, stride, padding, dilation, groups
-    )
-    if y is not None:
-        return y
+    if is_idle():
+        call = plain_calls.planned_call(
+            read_arguments, ndim, input, weight, bias, stride, padding, dilation, groups
+        )
+        if call is not None:
+            differentiated = is_differentiated(input, weight, bias)
+            return training.recorded(call, input, weight, bias) if differentiated else call.run(input)
     tensors, how = (input, weight, bias), (stride, padding, dilation, groups)
     if has_torch_function(tensors):  # a subclass of tensors, a proxy of torch.fx, or a mode
         theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)

@@ -1,4 +1,4 @@
-"""Convolutions by the functions where only their numbers are asked for: plans, found by the arguments.
+"""Convolutions by the functions where only numbers and their gradients are asked for: plans by arguments.
 
 An operator of torch costs tens of microseconds around a call, and so do the checks of its arguments. Where
 nothing but numbers is asked for (`eager`), arguments like those of a call before are known to be
@@ -8,37 +8,47 @@ valid, and their plan is run on views of the tensors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from convalgos.api import call_plans
-from convalgos.core.arrays import like
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.setting import setting
 from convalgos.torch import operators, threads
-from convalgos.torch.eager import is_differentiated, is_idle, plain_values
+from convalgos.torch.eager import plain_values
+from convalgos.torch.tensor_views import laid_last, seen, tensor_of
 
-FLOAT32 = np.dtype(np.float32)
 _plans = PlanCache()
 _kept, _clock = _plans.kept, _plans.clock
 
 
-def convolve_numbers(
+class PlannedCall(NamedTuple):
+    """A call of a function of which only numbers are asked, and their gradients."""
+
+    plan: Plan
+    key: tuple[Any, ...]  # what tells it from other calls, but its values
+    x: np.ndarray  # views of the tensors
+    w: np.ndarray
+    bias: np.ndarray | None
+
+    def run(self, input: Tensor) -> Tensor:
+        """y, as the input is."""
+        return run_on_numbers(self.plan, input, self.x, self.w, self.bias)
+
+
+def planned_call(
     read: Callable[..., tuple[Any, ...]], ndim: int, input: Any, weight: Any, bias: Any, stride: Any,
     padding: Any, dilation: Any, groups: Any,
-) -> Tensor | None:  # fmt: skip
-    """y of a function's arguments; None where more than numbers is asked for, or more is to be looked at.
+) -> PlannedCall | None:  # fmt: skip
+    """The plan for a function's arguments; None where more is to be looked at than ordinary tensors.
 
     Args:
         read: raises for arguments that are invalid, and returns what `plan_of_numbers` takes of others.
     """
-    if not is_idle() or is_differentiated(input, weight, bias):
-        return None
     x, w, b = (
         plain_values(input),
         plain_values(weight),
@@ -59,13 +69,13 @@ def convolve_numbers(
     kept = _kept.get((key, setting()))
     if kept is not None:
         kept.used = next(_clock)
-        return run_on_numbers(kept.plan, input, x, w, b)
+        return PlannedCall(kept.plan, key, x, w, b)
     arguments = read(ndim, input, weight, bias, stride, padding, dilation, groups)
     if x.ndim != ndim + 2:  # one image without a batch
         return None
     plan = plan_of_numbers(x, w, *arguments[3:])
     _plans.add(key, plan)
-    return run_on_numbers(plan, input, x, w, b)
+    return PlannedCall(plan, key, x, w, b)
 
 
 def plan_of_numbers(
@@ -85,9 +95,5 @@ def run_on_numbers(
     """y of views of tensors of the CPU, like the input, (N, C, *spatial) whatever the layout of the plan."""
     threads.share()
     if plan.problem.layout == "channels_first":
-        y = plan(x, w, bias=bias)
-    else:
-        y = plan(x.transpose(0, *range(2, x.ndim), 1), w, bias=bias)
-        y = y.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))
-    tensor: Tensor = torch.from_numpy(y) if x.dtype is FLOAT32 else like(y, input)
-    return tensor
+        return tensor_of(plan(x, w, bias=bias), input)
+    return tensor_of(seen(plan(laid_last(x), w, bias=bias)), input)

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from convalgos.api import call_plans
-from convalgos.core.arrays import like
 from convalgos.torch.eager import plain_values
+from convalgos.torch.tensor_views import seen, tensor_of
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -48,6 +47,5 @@ def compute_plain(
         *call_plans.limits(False, None, None, how["boundary"]),
     )  # fmt: skip
     y = plan(*arrays, bias=bias, out=out)
-    if direction != "backward_weights" and how["layout"] == "channels_last":
-        y = y.transpose(0, y.ndim - 1, *range(1, y.ndim - 1))
-    return torch.from_numpy(y) if y.dtype == np.float32 else like(y, example)
+    last = direction != "backward_weights" and how["layout"] == "channels_last"
+    return tensor_of(seen(y) if last else y, example)
