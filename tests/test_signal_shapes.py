@@ -139,6 +139,31 @@ def test_rates_along_axes_of_many(axis):
                 assert y.flags.c_contiguous
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_samples_far_apart(few, monkeypatch):
+    """By dot products and by whole phases, of lines that lie side by side or not, and of long ones."""
+    monkeypatch.setattr(small_lines, "are_few", lambda rates: few)
+    small_calls.known_calls.clear()
+    for shape, axis in itertools.product(((61,), (5, 40), (40, 6), (3, 30, 2)), (0, -1)):
+        for chars, rates in itertools.product(("dd", "ff", "FF", "DD", "dD"), ((1, 9), (2, 37), (5, 3))):
+            whole = array((*shape[:-1], 2 * shape[-1]), chars[1], 2)
+            for x, taps in itertools.product((whole, whole[..., ::-2], whole[..., 3:]), (1, 7, 90)):
+                h = array((taps,), chars[0], 1)
+                for mode in ("constant", "wrap", "line"):
+                    if x.shape[axis] < 2:
+                        continue
+                    y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+                    check(y, theirs, x.shape, axis, chars, rates, taps, mode)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_few_samples_of_a_long_signal(step):
+    x, h = array(((1 << 20) * step,), "d", 1)[::step], array((700,), "d", 2)
+    for rates, mode in itertools.product(((1, 5000), (3, 7001)), ("constant", "symmetric")):
+        y, theirs = (m.upfirdn(h, x, *rates, mode=mode) for m in (ca.signal, scipy.signal))
+        check(y, theirs, rates, mode)
+
+
 def test_booleans():
     x = np.random.default_rng(0).random(40) < 0.5
     for name in ("convolve", "correlate"):

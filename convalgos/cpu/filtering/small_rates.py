@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from convalgos.cpu.vectors.simd import (
 AT_ONCE = 4  # vectors of a phase that are summed at a time
 RATE_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums lines "
-    "parts n low high down used begins sources targets y_line y_step part mixed weights"
+    "parts n low high down used begins sources targets y_line y_step part mixed weights outputs windows read"
 )
 SAMPLES = 3  # of a sum that lies beyond the ends
 
@@ -112,6 +112,18 @@ def lay_line(a: Any, x: int, x_step: int) -> None:
 
 
 @jit.helper
+def lay_windows(a: Any, x: int, x_step: int) -> None:
+    """The samples that windows read, each in its place."""
+    laid = 0  # samples before here are
+    for i in range(a.outputs):
+        first = word_of(a.windows + i * 24)
+        end = first + word_of(a.windows + i * 24 + 16)
+        for j in range(max(laid, first), end):
+            copy_element(a.padded + j * a.size, x + j * x_step, a.size)
+        laid = end
+
+
+@jit.helper
 def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int, y: int) -> bool:
     """Whether it did; not with taps that are infinite or no numbers."""
     a = carray(pointer(record), 1, RATE_FIELDS)[0]
@@ -124,20 +136,28 @@ def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int
     y_step = a.phases * a.y_step
     for i in range(a.lines * a.parts):
         line, part = i // a.parts, i % a.parts
-        lay_line(a, x + line * x_line + part * a.size, x_step)
+        source, target = x + line * x_line + part * a.size, y + line * a.y_line + part * a.size
+        if a.read == 0 or x_step != a.size:  # else windows are read where they are
+            if a.read == 0:
+                lay_line(a, source, x_step)
+            else:
+                lay_windows(a, source, x_step)
+            source = a.padded
+        if a.outputs != 0:  # see `decimated_sums`
+            call(a.kernel, (source, a.windows, a.taps, a.outputs, target, a.y_step))
         for phase in range(a.phases):
             first, turns = phase * a.of_phase, word_of(a.turns + phase * 8)
             offsets, taps = a.offsets + first * 8, a.taps + first * a.size
             call(a.kernel, (a.padded, offsets, taps, a.of_phase, turns, a.sums))
-            target = y + line * a.y_line + part * a.size + phase * a.y_step
+            place = target + phase * a.y_step
             if y_step == a.size:
-                copy_bytes(target, a.sums, turns * a.size)
+                copy_bytes(place, a.sums, turns * a.size)
             elif a.size == 4:
                 for j in range(turns):
-                    copy_element(target + j * y_step, a.sums + j * 4, 4)
+                    copy_element(place + j * y_step, a.sums + j * 4, 4)
             else:
                 for j in range(turns):
-                    copy_element(target + j * y_step, a.sums + j * a.size, a.size)
+                    copy_element(place + j * y_step, a.sums + j * a.size, a.size)
     return True
 
 
@@ -209,7 +229,7 @@ def filter_rates() -> Callable[..., Any] | None:
     return jit.from_python(b"filter_rates", _filter_rates, jit.FASTCALL) if array_calls.array_call() else None
 
 
-def _scratch(nbytes: int) -> np.ndarray:
+def scratch(nbytes: int) -> np.ndarray:
     """So many bytes at least, which all calls share, as none runs beside another."""
     return _power(max(12, (nbytes - 1).bit_length()))
 
@@ -219,62 +239,91 @@ def _power(bits: int) -> np.ndarray:
     return aligned_zeros(1 << bits, np.dtype(np.uint8))
 
 
-class SmallRates:
-    """What all calls of some shapes and a type share.
+class Rates(NamedTuple):
+    """What a signal is filtered with, and which of its samples and of its results.
 
-    Args:
-        dtype: of the filter and of sums; samples may be complex beside a real one.
-        lines, n: of the signals.
-        taps: how many, and how far apart in the filter.
-        ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
-        mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice.
-        down: with `up`, without a common factor.
-        outputs: of each line.
-        steps: bytes between lines of the result, and between its outputs.
+    dtype: of the filter and of sums; samples may be complex, of two `parts`, beside a real one.
+    lines, n: of the signals, whose samples are `neighbours` or not.
+    taps: how many, and how far apart in the filter.
+    up, down: without a common factor.
+    outputs: of each line.
+    steps: bytes between lines of the result, and between its outputs.
+    ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
+    mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice.
     """
 
-    def __init__(
-        self, dtype: np.dtype, parts: int, lines: int, n: int, taps: tuple[int, int], up: int, down: int,
-        outputs: int, ends: tuple[np.ndarray, np.ndarray], steps: tuple[int, int],
-        mixes: tuple[np.ndarray, np.ndarray] | None = None,
-    ):  # fmt: skip
-        size, pair = dtype.itemsize, 2 if dtype.kind == "c" else 1
-        lanes = simd.vector_bytes() // (size // pair)
-        phases, low = min(up, outputs), len(ends[0])
-        pitch = -(-(low + n + len(ends[1])) // down) + AT_ONCE * lanes
+    dtype: np.dtype
+    parts: int
+    lines: int
+    n: int
+    neighbours: bool
+    taps: tuple[int, int]
+    up: int
+    down: int
+    outputs: int
+    steps: tuple[int, int]
+    ends: tuple[np.ndarray, np.ndarray]
+    mixes: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def numbers(self) -> int:
+        """Of an element."""
+        return 2 if self.dtype.kind == "c" else 1
+
+
+class SmallRates:
+    """What all calls of some shapes and a type share."""
+
+    def __init__(self, rates: Rates):
+        r = rates
+        size, low = r.dtype.itemsize, len(r.ends[0])
+        lanes = simd.vector_bytes() // (size // r.numbers)
+        phases = min(r.up, r.outputs)
+        pitch = -(-(low + r.n + len(r.ends[1])) // r.down) + AT_ONCE * lanes
         places: list[int] = []
         offsets: list[int] = []
         used: set[int] = set()  # first samples of the lines that are read
         of_phase = low + 1  # taps: where one lacks the last, that is 0, as in SciPy, where it spreads NaN
         for phase in range(phases):
-            sample, first = divmod(phase * down, up)
-            at = range(first, first + of_phase * up, up)
-            places.extend([tap * taps[1] if tap < taps[0] else -1 for tap in at])
+            sample, first = divmod(phase * r.down, r.up)
+            at = range(first, first + of_phase * r.up, r.up)
+            places.extend([tap * r.taps[1] if tap < r.taps[0] else -1 for tap in at])
             read = [low + sample - t for t in range(of_phase)]  # at the first turn
-            offsets.extend([place % down * pitch + place // down for place in read])
-            used.update([(place - low) % down for place in read])
-        turns = [-(-(outputs - phase) // up) for phase in range(phases)]
-        begins = sorted(begin for begin in used if begin < n)
-        beyond = np.concatenate([np.arange(low), np.arange(low + n, low + n + len(ends[1]))])
-        tables = {
-            "targets": (beyond % down * pitch + beyond // down) * size, "places": places,
-            "offsets": offsets, "turns": turns, "begins": begins,
-            "sources": np.concatenate(ends),
-        }  # fmt: skip
-        self._kept = {name: np.array(table, np.int64) for name, table in tables.items()}
-        if mixes is not None:
-            mixed, weights = mixes
-            self._kept |= {"mixed": mixed.astype(np.int64), "weights": weights.astype(np.float64)}
-        self._kept["taps"] = np.zeros(len(places) + 1, dtype)
-        self._kept["padded"] = _scratch((down * pitch + turns[0] + AT_ONCE * lanes) * size)
-        self.record = np.zeros(1, RATE_FIELDS)
-        values = {
-            "kernel": small_rates(pair, size // pair, lanes), "pitch": pitch, "size": size, "tap_rows": 1,
-            "sums": self._kept["padded"].ctypes.data + down * pitch * size, "tap_columns": len(places),
-            "phases": phases, "of_phase": of_phase, "lines": lines, "parts": parts, "n": n, "low": low,
-            "high": len(ends[1]), "down": down, "used": len(begins), "y_line": steps[0], "y_step": steps[1],
-            "part": size // pair,
-        }  # fmt: skip
-        for name, value in (values | {name: a.ctypes.data for name, a in self._kept.items()}).items():
-            self.record[name] = value
-        self.address = self.record.ctypes.data
+            offsets.extend([place % r.down * pitch + place // r.down for place in read])
+            used.update([(place - low) % r.down for place in read])
+        turns = [-(-(r.outputs - phase) // r.up) for phase in range(phases)]
+        beyond = np.concatenate([np.arange(low), np.arange(low + r.n, low + r.n + len(r.ends[1]))])
+        memory = scratch((r.down * pitch + turns[0] + AT_ONCE * lanes) * size)
+        self.kept, self.record, self.address = rate_record(
+            r,
+            {
+                "targets": (beyond % r.down * pitch + beyond // r.down) * size, "offsets": offsets,
+                "turns": turns, "begins": sorted(begin for begin in used if begin < r.n),
+                "sources": np.concatenate(r.ends),
+            },
+            places,
+            memory,
+            kernel=small_rates(r.numbers, size // r.numbers, lanes), pitch=pitch, phases=phases,
+            sums=memory.ctypes.data + r.down * pitch * size, of_phase=of_phase, low=low,
+            high=len(r.ends[1]), down=r.down,
+        )  # fmt: skip
+
+
+def rate_record(
+    rates: Rates, tables: dict[str, Any], places: list[int], memory: np.ndarray, **values: int
+) -> tuple[list[np.ndarray], np.ndarray, int]:
+    """(what the record points to, the record, its address) of tables, and of the taps that are read."""
+    size = rates.dtype.itemsize
+    kept = {name: np.array(table, np.int64) for name, table in (tables | {"places": places}).items()}
+    if rates.mixes is not None:
+        kept |= {"mixed": rates.mixes[0].astype(np.int64), "weights": rates.mixes[1].astype(np.float64)}
+    kept |= {"taps": np.zeros(len(places) + 1, rates.dtype), "padded": memory}
+    values |= {
+        "size": size, "part": size // rates.numbers, "tap_rows": 1, "tap_columns": len(places),
+        "lines": rates.lines, "parts": rates.parts, "n": rates.n, "used": len(kept["begins"]),
+        "y_line": rates.steps[0], "y_step": rates.steps[1],
+    }  # fmt: skip
+    record = np.zeros(1, RATE_FIELDS)
+    for name, value in (values | {name: a.ctypes.data for name, a in kept.items()}).items():
+        record[name] = value
+    return list(kept.values()), record, record.ctypes.data
