@@ -186,6 +186,21 @@ def test_filters_longer_than_images(boundary):
     assert np.array_equal(np.isfinite(y), np.isfinite(theirs))
 
 
+def test_large_integers_of_many_axes():
+    """Which are convolved along some of them only, or along all."""
+    rng = np.random.default_rng(4)
+    shapes = (((20, 6, 13, 5), (1, 6, 6, 1)), ((9, 8, 7, 6), (2, 2, 2, 2)), ((30, 5, 4, 1), (1, 1, 1, 6)))
+    for (x_shape, w_shape), char in itertools.product(shapes, "IiLh"):
+        most = min(np.iinfo(char).max, 1 << 40)
+        x, w = (rng.integers(0, most, s, endpoint=True).astype(char) for s in (x_shape, w_shape))
+        for one, two in ((x, w), (w, x)):
+            for mode in MODES if all(n >= k for n, k in zip(x_shape, w_shape, strict=True)) else MODES[:2]:
+                y, theirs = (m.convolve(one, two, mode, "direct") for m in (ca.signal, scipy.signal))
+                check(y, theirs.astype(char), x_shape, char, mode)
+                if 1 in w_shape:  # else SciPy's choice may overflow
+                    check(ca.signal.convolve(one, two, mode), theirs.astype(char), x_shape, char, mode)
+
+
 def test_booleans():
     x = np.random.default_rng(0).random(40) < 0.5
     for name in ("convolve", "correlate"):
