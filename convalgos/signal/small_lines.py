@@ -14,7 +14,8 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.decimated_sums import DecimatedSums, are_few, reads_in_place
-from convalgos.cpu.filtering.small_rates import Rates, SmallRates, filter_rates
+from convalgos.cpu.filtering.rate_records import Rates
+from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.extensions import MIXED, mixed_samples
 from convalgos.signal.lines import BARE

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.filtering.small_rates import AT_ONCE, Rates, rate_record, scratch
+from convalgos.cpu.filtering.rate_records import Rates, rate_record, scratch
+from convalgos.cpu.filtering.small_rates import AT_ONCE
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec
@@ -26,15 +27,17 @@ PHASE, TAP_VECTOR, OUTPUT = 12e-9, 0.4e-9, 1e-9
 
 @simd.emitter
 def sum_windows_apart(
-    v: Vec, PAIR: int, x: Value, windows: Value, weights: Value, outputs: Value, y: Value, y_step: Value
-) -> None:
-    """y (outputs,), y_step bytes apart: each the dot product of a window of samples and weights.
+    v: Vec, PAIR: int, x: Value, x_line: Value, lines: Value, windows: Value, weights: Value, outputs: Value,
+    y: Value, y_line: Value, y_step: Value,
+) -> None:  # fmt: skip
+    """y (lines, outputs), y_line and y_step bytes apart: dot products of windows of samples and weights.
 
     windows: (outputs, 3) numbers of the first sample, of the first weight, and how many; complex are pairs.
     """
-    source, weight_at = v.pointer(x), v.pointer(weights)
+    weight_at = v.pointer(weights)
     evens, odds = ([lane // 2 * 2 + k for lane in range(v.lanes)] for k in (0, 1))
-    with v.loop(outputs) as output:
+    with v.loop(lines) as line, v.loop(outputs) as output:
+        source = v.pointer(v.iadd(x, v.imul(line, x_line)))
         sample, weight, count = (
             v.imul(v.table64(windows, v.iadd(v.imul(output, 3), k)), PAIR) for k in range(3)
         )
@@ -70,7 +73,7 @@ def sum_windows_apart(
         for width in [1 << i for i in range(v.lanes.bit_length() - 2, PAIR - 2, -1)]:
             turned = [(lane + width) % v.lanes for lane in range(v.lanes)]
             total = v.fadd(total, v.shuffle(total, total, turned))
-        to = v.pointer(v.iadd(y, v.imul(output, y_step)))
+        to = v.pointer(v.iadd(v.iadd(y, v.imul(line, y_line)), v.imul(output, y_step)))
         for k in range(PAIR):
             lane = v.b.extract_element(total, simd.ir.Constant(simd.ir.IntType(32), k))
             v.b.store(lane, v.at(to, k))
@@ -85,8 +88,13 @@ def _folded(v: Vec, values: list[Value]) -> Value:
 
 @jit.specialise
 def sum_apart(PAIR: int, SIZE: int, LANES: int) -> jit.Kernel:
-    def sum_apart(x: int, windows: int, weights: int, outputs: int, y: int, y_step: int) -> None:
-        sum_windows_apart(SIZE, LANES, PAIR, x, windows, weights, outputs, y, y_step)
+    def sum_apart(
+        x: int, x_line: int, lines: int, windows: int, weights: int, outputs: int, y: int, y_line: int,
+        y_step: int,
+    ) -> None:  # fmt: skip
+        sum_windows_apart(
+            SIZE, LANES, PAIR, x, x_line, lines, windows, weights, outputs, y, y_line, y_step
+        )  # fmt: skip
 
     return sum_apart
 
@@ -127,7 +135,7 @@ class DecimatedSums:
             memory,
             kernel=sum_apart(r.numbers, size // r.numbers, simd.vector_bytes() * r.numbers // size),
             pitch=low + r.n + high, low=low, high=high, down=1, outputs=r.outputs,
-            read=int(trimmed),
+            read=int(trimmed or r.outputs * of_phase < low + r.n + high),
         )  # fmt: skip
 
 
@@ -142,10 +150,11 @@ def are_few(rates: Rates) -> bool:
     laid = r.n * read * (BESIDE if one and r.down == 1 else ALONE)
     vectors = phases * -(-r.outputs // (r.up * lanes)) * taps
     of_phases = phases * PHASE + vectors * r.numbers * TAP_VECTOR + r.outputs * OUTPUT
-    copied = min(r.n, r.outputs * taps) * ALONE if trimmed else r.n * (BESIDE if one else ALONE)
-    copied = 0.0 if in_place else copied
+    read = r.outputs * taps  # samples, at most
+    sides = 0 if trimmed else sum(map(len, r.ends))
+    copied = read * BEYOND if read < r.n + sides else r.n * (BESIDE if one else ALONE) + sides * BEYOND
     dots = r.outputs * (DOT + -(-taps // lanes) * r.numbers * DOT_VECTOR)
-    return copied + (0.0 if trimmed else beyond) + dots < laid + beyond + of_phases
+    return dots + (0.0 if in_place else copied) < laid + beyond + of_phases
 
 
 def reads_in_place(rates: Rates) -> bool:

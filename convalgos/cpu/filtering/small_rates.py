@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
     STRIDES,
@@ -28,7 +28,6 @@ from convalgos.cpu.filtering.small_elements import (
     word_of,
 )
 from convalgos.cpu.runtime import array_calls, jit
-from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import (
     Value,
@@ -43,10 +42,6 @@ from convalgos.cpu.vectors.simd import (
 )
 
 AT_ONCE = 4  # vectors of a phase that are summed at a time
-RATE_FIELDS = fields(
-    "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums lines "
-    "parts n low high down used begins sources targets y_line y_step part mixed weights outputs windows read"
-)
 SAMPLES = 3  # of a sum that lies beyond the ends
 
 
@@ -83,6 +78,20 @@ def mix_samples(
 
 
 @jit.helper
+def lay_beyond(a: Any, i: int, x: int, x_step: int) -> None:
+    """One of the samples beyond the ends."""
+    sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
+    if a.weights != 0:
+        at = i * SAMPLES * 8
+        for number in range(0, a.size, a.part):
+            mix_samples(a.part, target + number, x + number, x_step, a.mixed + at, a.weights + at)
+    elif sample >= 0:
+        copy_element(target, x + sample * x_step, a.size)
+    else:
+        zero_bytes(target, a.size)
+
+
+@jit.helper
 def lay_line(a: Any, x: int, x_step: int) -> None:
     """The samples that phases read, as lines of every down-th, with what lies beyond the ends."""
     for line in range(a.used):
@@ -100,15 +109,7 @@ def lay_line(a: Any, x: int, x_step: int) -> None:
             for i in range(count):
                 copy_element(target + i * a.size, source + i * step, a.size)
     for i in range(a.low + a.high):
-        sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
-        if a.weights != 0:
-            at = i * SAMPLES * 8
-            for number in range(0, a.size, a.part):
-                mix_samples(a.part, target + number, x + number, x_step, a.mixed + at, a.weights + at)
-        elif sample >= 0:
-            copy_element(target, x + sample * x_step, a.size)
-        else:
-            zero_bytes(target, a.size)
+        lay_beyond(a, i, x, x_step)
 
 
 @jit.helper
@@ -119,8 +120,30 @@ def lay_windows(a: Any, x: int, x_step: int) -> None:
         first = word_of(a.windows + i * 24)
         end = first + word_of(a.windows + i * 24 + 16)
         for j in range(max(laid, first), end):
-            copy_element(a.padded + j * a.size, x + j * x_step, a.size)
+            if j < a.low:
+                lay_beyond(a, j, x, x_step)
+            elif j < a.low + a.n:
+                copy_element(a.padded + j * a.size, x + (j - a.low) * x_step, a.size)
+            else:
+                lay_beyond(a, j - a.n, x, x_step)
         laid = end
+
+
+@jit.helper
+def run_windows_apart(a: Any, x: int, x_line: int, x_step: int, y: int) -> None:
+    """All lines at once where windows are read where they are, else one after the other."""
+    tables = a.windows, a.taps, a.outputs
+    if a.read != 0 and a.low + a.high == 0 and x_step == a.size:
+        call(a.kernel, (x, x_line, a.lines, *tables, y, a.y_line, a.y_step))
+        return
+    for i in range(a.lines * a.parts):
+        line, part = i // a.parts, i % a.parts
+        source = x + line * x_line + part * a.size
+        if a.read != 0:
+            lay_windows(a, source, x_step)
+        else:
+            lay_line(a, source, x_step)
+        call(a.kernel, (a.padded, 0, 1, *tables, y + line * a.y_line + part * a.size, 0, a.y_step))
 
 
 @jit.helper
@@ -133,31 +156,26 @@ def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int
             copy_element(a.taps + i * a.size, w + place * w_step, a.size)
     if not taps_are_finite(a):
         return False
+    if a.outputs != 0:  # see `decimated_sums`
+        run_windows_apart(a, x, x_line, x_step, y)
+        return True
     y_step = a.phases * a.y_step
     for i in range(a.lines * a.parts):
         line, part = i // a.parts, i % a.parts
-        source, target = x + line * x_line + part * a.size, y + line * a.y_line + part * a.size
-        if a.read == 0 or x_step != a.size:  # else windows are read where they are
-            if a.read == 0:
-                lay_line(a, source, x_step)
-            else:
-                lay_windows(a, source, x_step)
-            source = a.padded
-        if a.outputs != 0:  # see `decimated_sums`
-            call(a.kernel, (source, a.windows, a.taps, a.outputs, target, a.y_step))
+        lay_line(a, x + line * x_line + part * a.size, x_step)
         for phase in range(a.phases):
             first, turns = phase * a.of_phase, word_of(a.turns + phase * 8)
             offsets, taps = a.offsets + first * 8, a.taps + first * a.size
             call(a.kernel, (a.padded, offsets, taps, a.of_phase, turns, a.sums))
-            place = target + phase * a.y_step
+            target = y + line * a.y_line + part * a.size + phase * a.y_step
             if y_step == a.size:
-                copy_bytes(place, a.sums, turns * a.size)
+                copy_bytes(target, a.sums, turns * a.size)
             elif a.size == 4:
                 for j in range(turns):
-                    copy_element(place + j * y_step, a.sums + j * 4, 4)
+                    copy_element(target + j * y_step, a.sums + j * 4, 4)
             else:
                 for j in range(turns):
-                    copy_element(place + j * y_step, a.sums + j * a.size, a.size)
+                    copy_element(target + j * y_step, a.sums + j * a.size, a.size)
     return True
 
 
@@ -229,48 +247,6 @@ def filter_rates() -> Callable[..., Any] | None:
     return jit.from_python(b"filter_rates", _filter_rates, jit.FASTCALL) if array_calls.array_call() else None
 
 
-def scratch(nbytes: int) -> np.ndarray:
-    """So many bytes at least, which all calls share, as none runs beside another."""
-    return _power(max(12, (nbytes - 1).bit_length()))
-
-
-@cache
-def _power(bits: int) -> np.ndarray:
-    return aligned_zeros(1 << bits, np.dtype(np.uint8))
-
-
-class Rates(NamedTuple):
-    """What a signal is filtered with, and which of its samples and of its results.
-
-    dtype: of the filter and of sums; samples may be complex, of two `parts`, beside a real one.
-    lines, n: of the signals, whose samples are `neighbours` or not.
-    taps: how many, and how far apart in the filter.
-    up, down: without a common factor.
-    outputs: of each line.
-    steps: bytes between lines of the result, and between its outputs.
-    ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
-    mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice.
-    """
-
-    dtype: np.dtype
-    parts: int
-    lines: int
-    n: int
-    neighbours: bool
-    taps: tuple[int, int]
-    up: int
-    down: int
-    outputs: int
-    steps: tuple[int, int]
-    ends: tuple[np.ndarray, np.ndarray]
-    mixes: tuple[np.ndarray, np.ndarray] | None = None
-
-    @property
-    def numbers(self) -> int:
-        """Of an element."""
-        return 2 if self.dtype.kind == "c" else 1
-
-
 class SmallRates:
     """What all calls of some shapes and a type share."""
 
@@ -307,23 +283,3 @@ class SmallRates:
             sums=memory.ctypes.data + r.down * pitch * size, of_phase=of_phase, low=low,
             high=len(r.ends[1]), down=r.down,
         )  # fmt: skip
-
-
-def rate_record(
-    rates: Rates, tables: dict[str, Any], places: list[int], memory: np.ndarray, **values: int
-) -> tuple[list[np.ndarray], np.ndarray, int]:
-    """(what the record points to, the record, its address) of tables, and of the taps that are read."""
-    size = rates.dtype.itemsize
-    kept = {name: np.array(table, np.int64) for name, table in (tables | {"places": places}).items()}
-    if rates.mixes is not None:
-        kept |= {"mixed": rates.mixes[0].astype(np.int64), "weights": rates.mixes[1].astype(np.float64)}
-    kept |= {"taps": np.zeros(len(places) + 1, rates.dtype), "padded": memory}
-    values |= {
-        "size": size, "part": size // rates.numbers, "tap_rows": 1, "tap_columns": len(places),
-        "lines": rates.lines, "parts": rates.parts, "n": rates.n, "used": len(kept["begins"]),
-        "y_line": rates.steps[0], "y_step": rates.steps[1],
-    }  # fmt: skip
-    record = np.zeros(1, RATE_FIELDS)
-    for name, value in (values | {name: a.ctypes.data for name, a in kept.items()}).items():
-        record[name] = value
-    return list(kept.values()), record, record.ctypes.data
