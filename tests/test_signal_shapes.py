@@ -139,6 +139,68 @@ def test_rates_along_axes_of_many(axis):
                 assert y.flags.c_contiguous
 
 
+@pytest.mark.parametrize("few", [True, False])
+def test_samples_far_apart(few, monkeypatch):
+    """By dot products and by whole phases, of lines that lie side by side or not, and of long ones."""
+    monkeypatch.setattr(small_lines, "are_few", lambda rates: few)
+    small_calls.known_calls.clear()
+    for shape, axis in itertools.product(((61,), (5, 40), (40, 6), (3, 30, 2)), (0, -1)):
+        for chars, rates in itertools.product(("ff", "DD", "dD"), ((1, 9), (2, 37), (5, 3))):
+            whole = array((*shape[:-1], 2 * shape[-1]), chars[1], 2)
+            for x, taps in itertools.product((whole, whole[..., ::-2], whole[..., 3:]), (1, 7, 90)):
+                h = array((taps,), chars[0], 1)
+                for mode in ("constant", "wrap", "line"):
+                    if x.shape[axis] < 2:
+                        continue
+                    y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+                    check(y, theirs, x.shape, axis, chars, rates, taps, mode)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_few_samples_of_a_long_signal(step):
+    x, h = array(((1 << 20) * step,), "d", 1)[::step], array((700,), "d", 2)
+    for rates, mode in itertools.product(((1, 5000), (3, 7001)), ("constant", "symmetric")):
+        y, theirs = (m.upfirdn(h, x, *rates, mode=mode) for m in (ca.signal, scipy.signal))
+        check(y, theirs, rates, mode)
+
+
+@pytest.mark.parametrize("boundary", ["wrap", "symm"])
+def test_filters_longer_than_images(boundary):
+    """Several times as long along either axis; of one tap, and of types that a sum of taps may leave."""
+    shapes = (
+        ((2, 700), (9, 3)),
+        ((700, 3), (2, 20)),
+        ((1, 900), (5, 1)),
+        ((3, 80), (17, 300)),
+        ((40, 90), (1, 1)),
+    )
+    for (x_shape, w_shape), chars in itertools.product(shapes, ("dd", "fD", "ib")):
+        x, w = array(x_shape, chars[0], 1), array(w_shape, chars[1], 2)
+        for name, mode in itertools.product(("convolve2d", "correlate2d"), ("full", "same")):
+            small_calls.known_calls.clear()
+            y, theirs = (getattr(m, name)(x, w, mode, boundary) for m in (ca.signal, scipy.signal))
+            check(y, theirs, x_shape, w_shape, chars, name, mode)
+    x, w = array((2, 700), "d", 1), array((9, 30), "d", 2)
+    x[1, 5] = np.inf
+    y, theirs = (m.convolve2d(x, w, "same", boundary) for m in (ca.signal, scipy.signal))
+    assert np.array_equal(np.isfinite(y), np.isfinite(theirs))
+
+
+def test_large_integers_of_many_axes():
+    """Which are convolved along some of them only, or along all."""
+    rng = np.random.default_rng(4)
+    shapes = (((20, 6, 13, 5), (1, 6, 6, 1)), ((9, 8, 7, 6), (2, 2, 2, 2)), ((30, 5, 4, 1), (1, 1, 1, 6)))
+    for (x_shape, w_shape), char in itertools.product(shapes, "IiLh"):
+        most = min(np.iinfo(char).max, 1 << 40)
+        x, w = (rng.integers(0, most, s, endpoint=True).astype(char) for s in (x_shape, w_shape))
+        for one, two in ((x, w), (w, x)):
+            for mode in MODES if all(n >= k for n, k in zip(x_shape, w_shape, strict=True)) else MODES[:2]:
+                y, theirs = (m.convolve(one, two, mode, "direct") for m in (ca.signal, scipy.signal))
+                check(y, theirs.astype(char), x_shape, char, mode)
+                if 1 in w_shape:  # else SciPy's choice may overflow
+                    check(ca.signal.convolve(one, two, mode), theirs.astype(char), x_shape, char, mode)
+
+
 def test_booleans():
     x = np.random.default_rng(0).random(40) < 0.5
     for name in ("convolve", "correlate"):

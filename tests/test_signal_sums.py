@@ -125,10 +125,17 @@ def test_volumes_spread_what_is_not_finite_as_scipy_does(value):
             assert np.array_equal(ours, theirs, equal_nan=True)
 
 
-def test_long_rows_are_not_laid_out(monkeypatch):
+def test_long_rows_are_cut_and_long_filters_are_not_laid_out(monkeypatch):
     monkeypatch.setattr(window_sums, "LONGEST_ROW", 40)
     rng = np.random.default_rng(1)
-    for shapes in (((9, 50), (3, 3)), ((120,), (60,)), ((4, 5, 60), (2, 2, 2))):
+    for shapes in (((9, 50), (3, 3)), ((1, 321), (1, 7)), ((4, 5, 130), (2, 2, 2)), ((3, 121), (2, 40))):
+        for char in "hdD":
+            x, w = (extreme(rng, s, char) for s in shapes)
+            for mode in ("full", "same", "valid"):
+                y = window_sums.window_sums(*larger_first(x, w, mode), x.dtype)
+                theirs = scipy.signal.convolve(x, w, mode, "direct")
+                assert np.array_equal(y, theirs) if char == "h" else np.allclose(y, theirs, 1e-12), shapes
+    for shapes in (((9, 150), (3, 41)), ((120,), (60,)), ((4, 5, 60), (2, 2, 50))):
         x, w = (extreme(rng, s, "h") for s in shapes)
         assert window_sums.window_sums(*larger_first(x, w, "full"), x.dtype) is None
         assert np.array_equal(ca.signal.convolve(x, w), scipy.signal.convolve(x, w, "full", "direct"))

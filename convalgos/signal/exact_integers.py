@@ -19,7 +19,7 @@ import numpy as np
 
 from convalgos.core.errors import missing
 from convalgos.cpu.spectral.integer_convolution import convolved_integers, ntt_seconds
-from convalgos.signal.modes import MODES, larger_first
+from convalgos.signal.modes import MODES, MOST_AXES, larger_first
 from convalgos.signal.problems import run_as_problem
 from convalgos.signal.window_sums import window_seconds, window_sums
 
@@ -64,16 +64,17 @@ def convolved_exactly(
         return None
     if x.size < w.size:
         values = values[::-1]
-    x, w, wanted = larger_first(x, w, mode)
+    x, w, wanted = _without_single_taps(*larger_first(x, w, mode))
     # what is above 2^63 is below 0 modulo 2^64, and then no larger
     largest = min(math.prod(values), 2**126) * w.size
     products = math.prod(count for _, count in wanted) * w.size
     splits = parts_of_integers(x, w, values)
+    summed = largest < LARGEST_EXACT and len(_along(w)) <= MOST_AXES
     ways = {
         "scipy": SUM * products,
         "sums": window_seconds(wanted, w.shape, dtype),
         "ntt": ntt_seconds(x.shape, w.shape, largest),
-        "direct": CALL + PRODUCT * products if largest < LARGEST_EXACT else math.inf,
+        "direct": CALL + PRODUCT * products if summed else math.inf,
         "fft": math.inf if splits is None else float_seconds(x.shape, w.shape, splits),
     }
     way, y = min(ways, key=lambda name: ways[name]), None
@@ -123,7 +124,7 @@ def transform_error(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> float
 
 def parts_of_integers(x: np.ndarray, w: np.ndarray, values: tuple[int, int]) -> BothParts | None:
     """How x and w are split for transforms to be exact; None where a few parts are too large still."""
-    if not 1 <= sum(n > 1 or k > 1 for n, k in zip(x.shape, w.shape, strict=True)) <= 3:
+    if len(_along(w)) > MOST_AXES:
         return None  # no problem of ours
     most = ROOM / transform_error(x.shape, w.shape)
     if _norm(x) * _norm(w) < most:
@@ -146,7 +147,7 @@ def by_floats(
 ) -> np.ndarray | None:
     """Elements `wanted` of the full convolution, int64 modulo 2^64; None where there is no plan for it."""
     of_x, of_w = (_parts(a, split) for a, split in zip((x, w), splits, strict=True))
-    along = [i for i, (n, k) in enumerate(zip(x.shape, w.shape, strict=True)) if n > 1 or k > 1]
+    along = _along(w)
     convolved = [2 + i for i in along]
     others = [i for i in range(2 + x.ndim) if i not in convolved]
     inside = [wanted[i] for i in along]
@@ -160,6 +161,22 @@ def by_floats(
         if 0 < shift < 64:  # others are multiples of 2^64
             y += sums[i, j].astype(np.int64) << np.int64(shift)
     return y
+
+
+def _along(w: np.ndarray) -> list[int]:
+    """The axes along which there is more than one tap, or the last one."""
+    return [i for i, k in enumerate(w.shape) if k > 1] or [w.ndim - 1]
+
+
+def _without_single_taps(
+    x: np.ndarray, w: np.ndarray, wanted: list[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
+    """The same, with nothing unwanted along axes of one tap."""
+    cuts, kept = [slice(None)] * w.ndim, list(wanted)
+    for axis, (first, count) in enumerate(wanted):
+        if w.shape[axis] == 1:
+            cuts[axis], kept[axis] = slice(first, first + count), (0, count)
+    return x[tuple(cuts)], w, kept
 
 
 def _norm(x: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from numpy.polynomial import legendre
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal import small_lines
 from convalgos.signal.extensions import OF_NUMPY, with_extension
-from convalgos.signal.lines import axis_of, filtered, summed_along
+from convalgos.signal.lines import axis_of, filtered, long_signal, summed_along
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
@@ -227,7 +227,9 @@ def _with_state(
     n, k = x.shape[axis], h.size
     if held is None:
         return filtered(x, h, axis, 0, n, out)
-    y = filtered(x, h, axis, 0, n + k - 1 if count is None else count)
+    y = long_signal(x, h, "full") if count is None and n >= k else None
+    if y is None:
+        y = filtered(x, h, axis, 0, n + k - 1 if count is None else count)
     if y is not None and k > 1:
         size = min(k - 1, y.shape[axis])
         _cut(y, axis, 0, size)[...] += _cut(held, axis, 0, size)

@@ -1,34 +1,28 @@
 """2-D convolutions with SciPy's boundaries, and separable filters.
 
 Where the filter is small, what it reads beyond the edges is laid around the image; where it is as large as
-the image, a periodic image is convolved by one circular transform of just its size, and a mirrored one is
-periodic with twice the size: a 4096 x 4096 image with a filter as large takes seconds.
+the image, see `periodic_images`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering.line_filters import filter_lines
 from convalgos.cpu.filtering.line_steps import LineStep
-from convalgos.signal import short_windows, small_images, small_separable
+from convalgos.signal import periodic_images, short_windows, small_images, small_separable
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import filtered
 from convalgos.signal.modes import larger, wanted_of
 from convalgos.signal.outputs import takes_out
-from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
 
-ONE_THREAD = 1 << 15  # pixels that are transformed before a second thread has begun
 FEW_TAPS = 256  # up to which sums along lines are faster than transforms; Sapphire Rapids
-AROUND = 2  # times the image, with all that lies around it, is where a circular transform is faster
 
 
 @small_images.small_bordered(correlates=False)
@@ -171,13 +165,20 @@ def _bordered(
     if correlates:
         w = w.conj()[::-1, ::-1]
     turned = swapped and correlates
+    if boundary != "fill":
+        w = periodic_images.within_period(x, w.astype(dtype, copy=False), boundary)
     gathered = wanted[0][1] * wanted[1][1] * w.size
     y = None
     if boundary != "fill" and dtype.kind in "fc" and gathered > short_windows.GATHERED:
-        y = _circular(x.astype(dtype, copy=False), w.astype(dtype, copy=False), wanted, boundary)
+        y = periodic_images.circular(
+            x.astype(dtype, copy=False), w.astype(dtype, copy=False), wanted, boundary
+        )
     if y is None:
         padded = _padded(x.astype(dtype, copy=False), w.shape, wanted, boundary, fillvalue)
-        if gathered <= short_windows.GATHERED:
+        if w.size == 1:
+            with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
+                y = np.multiply(padded, w[0, 0], dtype=dtype)
+        elif gathered <= short_windows.GATHERED:
             counts = wanted[0][1], wanted[1][1]
             y = short_windows.times_windows(padded, w.astype(dtype, copy=False)[::-1, ::-1], (1, 1), counts)
         else:
@@ -214,33 +215,3 @@ def _fits(fillvalue: Any, dtype: np.dtype) -> bool:
     if dtype.kind in "iu" and value.dtype.kind in "iu":
         return bool(np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max)
     return np.can_cast(value.dtype, dtype, "same_kind")
-
-
-def _circular(
-    x: np.ndarray, w: np.ndarray, wanted: list[tuple[int, int]], boundary: str
-) -> np.ndarray | None:
-    """By one transform of a period of the image; None where padding it takes less, or what is not finite."""
-    around = math.prod(count + k - 1 for (_, count), k in zip(wanted, w.shape, strict=True))
-    period = [n * (1 + (boundary == "symm")) for n in x.shape]
-    if around < AROUND * math.prod(period) or not (all_finite(x) and all_finite(w)):
-        return None
-    if boundary == "symm":
-        x = np.block([[x, x[:, ::-1]], [x[::-1], x[::-1, ::-1]]])
-    folded = w  # (up to the period), the sums of the taps that meet the same pixel
-    for axis, size in enumerate(period):
-        widths = [(0, 0), (0, 0)]
-        widths[axis] = (0, -folded.shape[axis] % size)
-        whole = np.pad(folded, widths)
-        shape = [*whole.shape[:axis], whole.shape[axis] // size, size, *whole.shape[axis + 1 :]]
-        folded = whole.reshape(shape).sum(axis)
-    fft, workers = scipy.fft, 1 if math.prod(period) <= ONE_THREAD else -1
-    if x.dtype.kind == "c":
-        spectrum = fft.fft2(x, workers=workers) * fft.fft2(folded, workers=workers)
-        y = fft.ifft2(spectrum, workers=workers, overwrite_x=True)
-    else:
-        spectrum = fft.rfft2(x, workers=workers) * fft.rfft2(folded, workers=workers)
-        y = fft.irfft2(spectrum, period, workers=workers, overwrite_x=True)
-    places = [
-        np.arange(first, first + count) % size for (first, count), size in zip(wanted, period, strict=True)
-    ]
-    return np.asarray(y[np.ix_(*places)])

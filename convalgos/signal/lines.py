@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.axis_filter import axis_filter
+from convalgos.cpu.filtering.small_windows import filter_small
 from convalgos.signal import short_windows
 from convalgos.signal.modes import MODES, wanted_of
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.problems import all_finite, run_as_problem
+from convalgos.signal.window_sums import FEW_COMPLEX, window_sums
 
 LONG = 1 << 20  # bytes of a signal that one pass filters faster than a plan; Sapphire Rapids, two threads
 BARE = 3  # taps of float64 for which NumPy's loop reads and writes, and that is all
@@ -37,6 +41,10 @@ def filtered(
         return product
     if count == n and (y := summed_along(x, h[::-1], axis, k - 1 - first, out=out)) is not None:
         return y
+    if x.dtype.kind == "c" and h.imag.any() and k <= FEW_COMPLEX and all_finite(h):
+        y = _complex_along(x, h, axis, first, count)
+        if y is not None:
+            return y
     if lines == 1 and n * k <= PRODUCTS:
         y = np.convolve(x.reshape(n), h)[first : first + count]
         return y.reshape([count if i == axis else 1 for i in range(x.ndim)])
@@ -53,6 +61,19 @@ def filtered(
     others = [i for i in range(x.ndim) if i != axis]
     w = h.reshape([k if i == axis else 1 for i in range(x.ndim)])
     return run_as_problem(x, w, [axis], others, [(first, count)], "auto", out)
+
+
+def _complex_along(x: np.ndarray, h: np.ndarray, axis: int, first: int, count: int) -> np.ndarray | None:
+    """`filtered` of complex numbers by sums of few taps, which plans take apart."""
+    if missing("llvmlite") or filter_small() is None:
+        return None
+    n, k, ahead = x.shape[axis], h.size, math.prod(x.shape[:axis])
+    behind = x.size // (n * ahead)
+    axes = [(ahead, (0, ahead), 1), (n, (first, count), k), (behind, (0, behind), 1)]
+    kept = [each for each in axes if each[0] > 1 or each[2] > 1] or axes[1:2]
+    sizes, wanted, taps = zip(*kept, strict=True)
+    y = window_sums(x.reshape(sizes), h.reshape(taps), list(wanted), x.dtype)
+    return None if y is None else y.reshape(*x.shape[:axis], count, *x.shape[axis + 1 :])
 
 
 def summed_along(

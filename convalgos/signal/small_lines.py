@@ -13,6 +13,8 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
+from convalgos.cpu.filtering.decimated_sums import DecimatedSums, are_few, reads_in_place
+from convalgos.cpu.filtering.rate_records import Rates
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.extensions import MIXED, mixed_samples
@@ -274,7 +276,7 @@ def _rates(
     outputs = ((n - 1) * up + taps - 1) // down + 1
     common = math.gcd(up, down)
     products = lines * outputs * -(-taps * common // up)
-    if products * dtype.itemsize > BYTES_OF_RATES // plan_threads() or n * dtype.itemsize > BYTES_OF_LINE:
+    if products * dtype.itemsize > BYTES_OF_RATES // plan_threads():
         return None
     shape = [outputs if i == axis else size for i, size in enumerate(x_shape)]
     if axis == 1 and len(x_shape) == 3:
@@ -294,8 +296,26 @@ def _rates(
     places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
     ends = places[:low], places[low + n :]
     parts = 1 if of_filter is dtype else 2  # of samples that meet a real filter
-    made = SmallRates(of_filter, parts, lines, n, (taps, common), up, down, outputs, ends, steps, mixes)
+    neighbours = axis > 0 or len(x_shape) == 1
+    rates = Rates(
+        of_filter, parts, lines, n, neighbours, (taps, common), up, down, outputs, steps, ends, mixes
+    )
+    few = are_few(rates)
+    if n * dtype.itemsize > BYTES_OF_LINE:
+        if not few or not reads_in_place(rates):
+            return None
+        call = _of_neighbours(call)
+    made = DecimatedSums(rates) if few else SmallRates(rates)
     return Small(call, made.address, tuple(shape), made)
+
+
+def _of_neighbours(function: Function) -> Function:
+    """The same of lines whose samples are brought side by side, as long ones are not laid in scratch."""
+
+    def call(address: int, lines: np.ndarray, h: np.ndarray, y: np.ndarray) -> Any:
+        return function(address, np.ascontiguousarray(lines), h, y)
+
+    return call
 
 
 def _decimated(down: int, columns: bool) -> Function:

@@ -24,7 +24,7 @@ PRODUCT = {1: 3e-11, 2: 3e-11, 4: 7e-11, 8: 1.5e-10, 16: 1.5e-10}
 ELEMENT, CALL = 1e-9, 8e-6
 FEW_COMPLEX = 48  # taps of complex numbers, which plans take apart
 FEW_ACROSS = 32  # taps across rows, for which plans transpose
-LONGEST_ROW = 1 << 16  # elements of a row that is laid out, which is kept and looked at one by one
+LONGEST_ROW = 1 << 14  # elements of a row that is laid out, which is kept and looked at one by one
 
 Wanted = list[tuple[int, int]]  # (first, count) along each axis of the full convolution
 
@@ -95,11 +95,8 @@ def few_along(x: np.ndarray, w: np.ndarray, axis: int, mode: str) -> np.ndarray 
 
 
 def _fit(wanted: Wanted, w_shape: tuple[int, ...]) -> bool:
-    """Whether rows of what is laid out are short; a signal's is cut into pieces, or has few outputs."""
-    outputs = wanted[-1][1]
-    if len(wanted) == 1:
-        return outputs <= FEW or w_shape[0] <= LONGEST_ROW
-    return outputs + w_shape[-1] <= LONGEST_ROW
+    """Whether rows of the filter are short, as others are cut into pieces; or a signal has few outputs."""
+    return (len(wanted) == 1 and wanted[0][1] <= FEW) or w_shape[-1] <= LONGEST_ROW
 
 
 def _has_fewer_rows(w_shape: tuple[int, ...]) -> bool:
@@ -128,6 +125,13 @@ def _inside(x: np.ndarray, w: np.ndarray) -> np.ndarray | None:
     if x.ndim == 3:
         return _planes(x, w, counts)
     y = np.empty(counts, x.dtype)
+    if x.ndim == 2 and x.shape[1] > 2 * LONGEST_ROW:
+        for first in range(0, counts[1], LONGEST_ROW):
+            part = _inside(x[:, first : first + LONGEST_ROW + w.shape[1] - 1], w)
+            if part is None:
+                return None
+            y[:, first : first + LONGEST_ROW] = part
+        return y
     step = max(1, PIECE // (y[0].nbytes or 1))
     for first in range(0, counts[0], step):
         piece = y[first : first + step]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
     STRIDES,
@@ -28,7 +28,6 @@ from convalgos.cpu.filtering.small_elements import (
     word_of,
 )
 from convalgos.cpu.runtime import array_calls, jit
-from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import (
     Value,
@@ -43,10 +42,6 @@ from convalgos.cpu.vectors.simd import (
 )
 
 AT_ONCE = 4  # vectors of a phase that are summed at a time
-RATE_FIELDS = fields(
-    "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums lines "
-    "parts n low high down used begins sources targets y_line y_step part mixed weights"
-)
 SAMPLES = 3  # of a sum that lies beyond the ends
 
 
@@ -83,6 +78,20 @@ def mix_samples(
 
 
 @jit.helper
+def lay_beyond(a: Any, i: int, x: int, x_step: int) -> None:
+    """One of the samples beyond the ends."""
+    sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
+    if a.weights != 0:
+        at = i * SAMPLES * 8
+        for number in range(0, a.size, a.part):
+            mix_samples(a.part, target + number, x + number, x_step, a.mixed + at, a.weights + at)
+    elif sample >= 0:
+        copy_element(target, x + sample * x_step, a.size)
+    else:
+        zero_bytes(target, a.size)
+
+
+@jit.helper
 def lay_line(a: Any, x: int, x_step: int) -> None:
     """The samples that phases read, as lines of every down-th, with what lies beyond the ends."""
     for line in range(a.used):
@@ -100,15 +109,41 @@ def lay_line(a: Any, x: int, x_step: int) -> None:
             for i in range(count):
                 copy_element(target + i * a.size, source + i * step, a.size)
     for i in range(a.low + a.high):
-        sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
-        if a.weights != 0:
-            at = i * SAMPLES * 8
-            for number in range(0, a.size, a.part):
-                mix_samples(a.part, target + number, x + number, x_step, a.mixed + at, a.weights + at)
-        elif sample >= 0:
-            copy_element(target, x + sample * x_step, a.size)
+        lay_beyond(a, i, x, x_step)
+
+
+@jit.helper
+def lay_windows(a: Any, x: int, x_step: int) -> None:
+    """The samples that windows read, each in its place."""
+    laid = 0  # samples before here are
+    for i in range(a.outputs):
+        first = word_of(a.windows + i * 24)
+        end = first + word_of(a.windows + i * 24 + 16)
+        for j in range(max(laid, first), end):
+            if j < a.low:
+                lay_beyond(a, j, x, x_step)
+            elif j < a.low + a.n:
+                copy_element(a.padded + j * a.size, x + (j - a.low) * x_step, a.size)
+            else:
+                lay_beyond(a, j - a.n, x, x_step)
+        laid = end
+
+
+@jit.helper
+def run_windows_apart(a: Any, x: int, x_line: int, x_step: int, y: int) -> None:
+    """All lines at once where windows are read where they are, else one after the other."""
+    tables = a.windows, a.taps, a.outputs
+    if a.read != 0 and a.low + a.high == 0 and x_step == a.size:
+        call(a.kernel, (x, x_line, a.lines, *tables, y, a.y_line, a.y_step))
+        return
+    for i in range(a.lines * a.parts):
+        line, part = i // a.parts, i % a.parts
+        source = x + line * x_line + part * a.size
+        if a.read != 0:
+            lay_windows(a, source, x_step)
         else:
-            zero_bytes(target, a.size)
+            lay_line(a, source, x_step)
+        call(a.kernel, (a.padded, 0, 1, *tables, y + line * a.y_line + part * a.size, 0, a.y_step))
 
 
 @jit.helper
@@ -121,6 +156,9 @@ def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int
             copy_element(a.taps + i * a.size, w + place * w_step, a.size)
     if not taps_are_finite(a):
         return False
+    if a.outputs != 0:  # see `decimated_sums`
+        run_windows_apart(a, x, x_line, x_step, y)
+        return True
     y_step = a.phases * a.y_step
     for i in range(a.lines * a.parts):
         line, part = i // a.parts, i % a.parts
@@ -209,72 +247,39 @@ def filter_rates() -> Callable[..., Any] | None:
     return jit.from_python(b"filter_rates", _filter_rates, jit.FASTCALL) if array_calls.array_call() else None
 
 
-def _scratch(nbytes: int) -> np.ndarray:
-    """So many bytes at least, which all calls share, as none runs beside another."""
-    return _power(max(12, (nbytes - 1).bit_length()))
-
-
-@cache
-def _power(bits: int) -> np.ndarray:
-    return aligned_zeros(1 << bits, np.dtype(np.uint8))
-
-
 class SmallRates:
-    """What all calls of some shapes and a type share.
+    """What all calls of some shapes and a type share."""
 
-    Args:
-        dtype: of the filter and of sums; samples may be complex beside a real one.
-        lines, n: of the signals.
-        taps: how many, and how far apart in the filter.
-        ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
-        mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice.
-        down: with `up`, without a common factor.
-        outputs: of each line.
-        steps: bytes between lines of the result, and between its outputs.
-    """
-
-    def __init__(
-        self, dtype: np.dtype, parts: int, lines: int, n: int, taps: tuple[int, int], up: int, down: int,
-        outputs: int, ends: tuple[np.ndarray, np.ndarray], steps: tuple[int, int],
-        mixes: tuple[np.ndarray, np.ndarray] | None = None,
-    ):  # fmt: skip
-        size, pair = dtype.itemsize, 2 if dtype.kind == "c" else 1
-        lanes = simd.vector_bytes() // (size // pair)
-        phases, low = min(up, outputs), len(ends[0])
-        pitch = -(-(low + n + len(ends[1])) // down) + AT_ONCE * lanes
+    def __init__(self, rates: Rates):
+        r = rates
+        size, low = r.dtype.itemsize, len(r.ends[0])
+        lanes = simd.vector_bytes() // (size // r.numbers)
+        phases = min(r.up, r.outputs)
+        pitch = -(-(low + r.n + len(r.ends[1])) // r.down) + AT_ONCE * lanes
         places: list[int] = []
         offsets: list[int] = []
         used: set[int] = set()  # first samples of the lines that are read
         of_phase = low + 1  # taps: where one lacks the last, that is 0, as in SciPy, where it spreads NaN
         for phase in range(phases):
-            sample, first = divmod(phase * down, up)
-            at = range(first, first + of_phase * up, up)
-            places.extend([tap * taps[1] if tap < taps[0] else -1 for tap in at])
+            sample, first = divmod(phase * r.down, r.up)
+            at = range(first, first + of_phase * r.up, r.up)
+            places.extend([tap * r.taps[1] if tap < r.taps[0] else -1 for tap in at])
             read = [low + sample - t for t in range(of_phase)]  # at the first turn
-            offsets.extend([place % down * pitch + place // down for place in read])
-            used.update([(place - low) % down for place in read])
-        turns = [-(-(outputs - phase) // up) for phase in range(phases)]
-        begins = sorted(begin for begin in used if begin < n)
-        beyond = np.concatenate([np.arange(low), np.arange(low + n, low + n + len(ends[1]))])
-        tables = {
-            "targets": (beyond % down * pitch + beyond // down) * size, "places": places,
-            "offsets": offsets, "turns": turns, "begins": begins,
-            "sources": np.concatenate(ends),
-        }  # fmt: skip
-        self._kept = {name: np.array(table, np.int64) for name, table in tables.items()}
-        if mixes is not None:
-            mixed, weights = mixes
-            self._kept |= {"mixed": mixed.astype(np.int64), "weights": weights.astype(np.float64)}
-        self._kept["taps"] = np.zeros(len(places) + 1, dtype)
-        self._kept["padded"] = _scratch((down * pitch + turns[0] + AT_ONCE * lanes) * size)
-        self.record = np.zeros(1, RATE_FIELDS)
-        values = {
-            "kernel": small_rates(pair, size // pair, lanes), "pitch": pitch, "size": size, "tap_rows": 1,
-            "sums": self._kept["padded"].ctypes.data + down * pitch * size, "tap_columns": len(places),
-            "phases": phases, "of_phase": of_phase, "lines": lines, "parts": parts, "n": n, "low": low,
-            "high": len(ends[1]), "down": down, "used": len(begins), "y_line": steps[0], "y_step": steps[1],
-            "part": size // pair,
-        }  # fmt: skip
-        for name, value in (values | {name: a.ctypes.data for name, a in self._kept.items()}).items():
-            self.record[name] = value
-        self.address = self.record.ctypes.data
+            offsets.extend([place % r.down * pitch + place // r.down for place in read])
+            used.update([(place - low) % r.down for place in read])
+        turns = [-(-(r.outputs - phase) // r.up) for phase in range(phases)]
+        beyond = np.concatenate([np.arange(low), np.arange(low + r.n, low + r.n + len(r.ends[1]))])
+        memory = scratch((r.down * pitch + turns[0] + AT_ONCE * lanes) * size)
+        self.kept, self.record, self.address = rate_record(
+            r,
+            {
+                "targets": (beyond % r.down * pitch + beyond // r.down) * size, "offsets": offsets,
+                "turns": turns, "begins": sorted(begin for begin in used if begin < r.n),
+                "sources": np.concatenate(r.ends),
+            },
+            places,
+            memory,
+            kernel=small_rates(r.numbers, size // r.numbers, lanes), pitch=pitch, phases=phases,
+            sums=memory.ctypes.data + r.down * pitch * size, of_phase=of_phase, low=low,
+            high=len(r.ends[1]), down=r.down,
+        )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from convalgos.cpu.filtering import (
+    decimated_sums,
     line_drivers,
     line_elements,
     line_passes,
@@ -46,6 +47,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             yield small_windows.small_windows, (kind, along, *kinds)
         for numbers in (1, 2):  # of an element: real and complex ones
             yield small_rates.small_rates, (numbers, *kinds)
+            yield decimated_sums.sum_apart, (numbers, *kinds)
         for pairs in recursive_gaussians.POLES:
             yield recursive_kernels.filter_recursively, (*kinds, pairs)
             yield recursive_kernels.filter_windows, (*kinds, pairs)
