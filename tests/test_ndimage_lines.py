@@ -298,14 +298,14 @@ def test_terms_meet_where_they_are_summed(char, monkeypatch):
             for axes in (None, (len(shape) - 1,)):
                 more = {"mode": str(rng.choice(MODES)), "cval": 1.5, "output": output, "axes": axes}
                 floats = np.dtype(output or char).kind in "fb"
-                for name, given in (
+                for name, sigmas in (
                     ("laplace", ()),
                     ("gaussian_laplace", (1.2,)),
                     *((("gaussian_gradient_magnitude", (0.8,)),) if floats else ()),
                 ):
                     with np.errstate(all="ignore"):
-                        expected = getattr(scipy.ndimage, name)(x, *given, **more)
+                        expected = getattr(scipy.ndimage, name)(x, *sigmas, **more)
                     for _ in range(4):
                         y = np.full_like(expected, np.nan if expected.dtype.kind == "f" else 1)
-                        getattr(ca.ndimage, name)(x, *given, **more | {"output": y})
+                        getattr(ca.ndimage, name)(x, *sigmas, **more | {"output": y})
                         check(y, expected, x, 50)

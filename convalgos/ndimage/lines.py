@@ -20,7 +20,6 @@ from convalgos.cpu.runtime.array_steps import ArrayStep, Y, array_steps_of, chai
 from convalgos.ndimage import arguments
 from convalgos.ndimage.known_calls import Write, filled_apart
 
-
 Combine = Callable[[np.ndarray, Iterator[np.ndarray]], None]  # y is the first term, then what all make
 
 

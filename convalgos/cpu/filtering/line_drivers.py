@@ -23,12 +23,11 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # x_bytes, y_bytes: of an element. Kernels: load (x to sums), store (sums to y), reload (y to sums), `sums`
 # across lines and `row_sums` along them, settle and row_settle, which store with a look at each sum; 0 for
-# those that have nothing to do.
+# those that have nothing to do. ending: what meets y in the place of a last store, or 0.
 # whole and row_whole stand for these where sums are bytes. exact: what settle reads, float64 weights and
-# bounds. ring: lines that are
-# loaded at a time. ending: what meets y in the place of a last store, or 0. In the scratch of a task are the table of the lines to be summed, that of the shifted
-# ones, the lines summed across (`ROWS` of line_bytes, the first element behind `border_bytes`), one line of
-# y, and the ring.
+# bounds. ring: lines that are loaded at a time. In the scratch of a task are the table of the lines to be
+# summed, that of the shifted ones, the lines summed across (`ROWS` of line_bytes, the first element behind
+# `border_bytes`), one line of y, and the ring.
 # Of volumes, `planes` of rows, `deep_taps` planes are summed across first, for `ROWS` planes at a time, which
 # have a ring each; at `deep_at` in the scratch are the table of these taps, and where their planes begin.
 FIELDS = fields(
