@@ -13,6 +13,7 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
+from convalgos.cpu.filtering.byte_passes import BytePass, why_not_bytes
 from convalgos.cpu.filtering.line_endings import PLAIN
 from convalgos.cpu.filtering.line_passes import SINGLE, LinePass
 from convalgos.cpu.filtering.line_steps import EXACT, LineStep, way_of_sums
@@ -58,8 +59,11 @@ def passes_of(
     ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
     if why_not_volume(shape, x, y, ordered) is None:
         return [VolumePass(shape, x, y, ordered, ending)]
-    short = why_not_short(x, y, ordered) is None
-    kind, size = (ShortPass, 2) if short else (LinePass, 4 if y.name in SINGLE else 8)
+    kind, size = LinePass, 4 if y.name in SINGLE else 8
+    if why_not_short(x, y, ordered) is None:
+        kind, size = ShortPass, 2
+    elif why_not_bytes(x, y, ordered) is None:
+        kind, size = BytePass, 1
     together = _passes(shape, ordered, size)
     last = len(together) - 1
     return [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from convalgos.cpu.filtering import (
+    byte_sums,
     line_drivers,
     line_elements,
     line_endings,
@@ -88,13 +89,15 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
 
 
 def short_kernels() -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
-    """Those of filters of 16-bit integers."""
+    """Those of filters of 16-bit integers, and of bytes."""
     if not packs_words():
         return
     lanes = simd.lanes(4)
-    yield line_drivers.rows_share, (2,)
-    yield line_drivers.columns_share, (2,)
-    yield short_sums.copy_line, ()
+    for size in (1, 2):
+        yield line_drivers.rows_share, (size,)
+        yield line_drivers.columns_share, (size,)
+        yield short_sums.copy_line, (size,)
+    yield byte_sums.smooth_bytes, (simd.lanes(2),)
     yield short_sums.wrapped_sums, (lanes,)
     for signed in (0, 1):
         yield short_sums.fixed_sums, (signed, lanes, int(short_passes.sums_pairs()))
