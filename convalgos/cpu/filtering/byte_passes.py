@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 
 from convalgos.cpu.filtering.byte_sums import FRACTION, SHIFT, SMOOTHING, smooth_bytes
-from convalgos.cpu.filtering.line_passes import LinePass
 from convalgos.cpu.filtering.line_steps import CLOSE, LineStep, order_of_sums
 from convalgos.cpu.filtering.line_sums import SYMMETRIC
 from convalgos.cpu.filtering.short_passes import WholePass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from convalgos.cpu.filtering.line_sums import ROWS
 from convalgos.cpu.filtering.short_sums import loop_vectors
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -19,6 +20,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, function_of
 
 SHIFT, FRACTION = 7, 24  # (|d| << SHIFT) * weight has so many digits behind the point
 CHOOSE = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b", 16: "ssse3.pshuf.b.128"}  # by bytes of a vector
+HIGH_HALF = {64: "avx512.pmulhu.w.512", 32: "avx2.pmulhu.w", 16: "sse2.pmulhu.w"}  # of products
 SMOOTHING = np.dtype([("weight", np.int32), ("falls", np.int32)])  # falls: whether any bit is set
 
 
@@ -33,17 +35,25 @@ def smooth_bytes(LANES: int) -> jit.Kernel:
         table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int, exact: int,
         bounds: int,
     ) -> None:  # fmt: skip
-        for r in range(many):
-            smooth_line(2, LANES, table + 8 * r, weights, count, y + r * y_step, exact)
+        if many == ROWS:
+            smooth_rows(2, LANES, ROWS, table, weights, count, y, y_step, exact)
+        else:
+            for r in range(many):
+                smooth_rows(2, LANES, 1, table + 8 * r, weights, count, y + r * y_step, 0, exact)
 
     return smooth_bytes
 
 
 @simd.emitter
-def smooth_line(v: Vec, table: Value, weights: Value, count: Value, y: Value, exact: Value) -> None:
+def smooth_rows(
+    v: Vec, MANY: int, table: Value, weights: Value, count: Value, y: Value, y_step: Value, exact: Value
+) -> None:  # fmt: skip
     """See `smooth_bytes`."""
-    s, held, word = Integers(v.b, v.lanes, 2), Integers(v.b, v.lanes, 1), Integers(v.b, v.lanes, 4)
-    lines, out = [s.pointer(s.table64(table, t)) for t in range(3)], s.pointer(y)
+    s, held = Integers(v.b, v.lanes, 2), Integers(v.b, v.lanes, 1)
+    kind = ir.FunctionType(s.type, [s.type, s.type])
+    high = function_of(v.b, kind, f"llvm.x86.{HIGH_HALF[2 * s.lanes]}")
+    lines = [s.pointer(s.table64(table, t)) for t in range(MANY + 2)]
+    outs = [s.pointer(s.iadd(y, s.imul(y_step, r))) for r in range(MANY)]
     one = Integers(v.b, 1, 4)
     weight, falls = (v.b.load(one.at(one.pointer(weights), i), typ=one.element) for i in range(2))
     scale = s.spread(v.b.zext(weight, v.integer(0).type))
@@ -51,25 +61,27 @@ def smooth_line(v: Vec, table: Value, weights: Value, count: Value, y: Value, ex
 
     def product(size: Value) -> Value:
         """The whole part of |d| times the weight."""
-        wide = v.b.mul(v.b.zext(size, word.type), v.b.zext(scale, word.type))
-        high = v.b.trunc(v.b.lshr(wide, word.const(16)), s.type)
-        return s.right(high, FRACTION - 16, signed=False)
+        return s.right(v.b.call(high, [size, scale]), FRACTION - 16, signed=False)
+
+    def smoothed(a: Value, b: Value, c: Value) -> Value:
+        d = s.sub(s.add(a, c), s.add(b, b))
+        sign = s.right(d, 15)
+        size = v.b.shl(s.sub(s.bit_xor(d, sign), sign), s.const(SHIFT))
+        found = s.register(s.add(b, s.bit_xor(product(size), sign)))
+        level = v.b.icmp_signed("==", d, s.zero())
+        bits = v.b.bitcast(level, ir.IntType(s.lanes))
+        with v.b.if_then(v.b.and_(some, v.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)))):
+            falling = v.b.and_(level, _has_bit(s, b, exact))
+            found.set(s.add(found.value, v.b.sext(falling, s.type)))
+        return v.b.trunc(found.value, held.type)
 
     def block(at: Value, vectors: int, mask: Value = None) -> None:
         for place in [s.iadd(at, m * s.lanes) for m in range(vectors)]:
-            a, b, c = (v.b.zext(load_lanes(held, line, place, mask), s.type) for line in lines)
-            d = s.sub(s.add(a, c), s.add(b, b))
-            sign = s.right(d, 15)
-            size = v.b.shl(s.sub(s.bit_xor(d, sign), sign), s.const(SHIFT))
-            found = s.register(s.add(b, s.bit_xor(product(size), sign)))
-            level = v.b.icmp_signed("==", d, s.zero())
-            bits = v.b.bitcast(level, ir.IntType(s.lanes))
-            with v.b.if_then(v.b.and_(some, v.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)))):
-                falling = v.b.and_(level, _has_bit(s, b, exact))
-                found.set(s.add(found.value, v.b.sext(falling, s.type)))
-            store_lanes(held, v.b.trunc(found.value, held.type), out, place, mask)
+            rows = [v.b.zext(load_lanes(held, line, place, mask), s.type) for line in lines]
+            for r, out in enumerate(outs):
+                store_lanes(held, smoothed(*rows[r : r + 3]), out, place, mask)
 
-    loop_vectors(s, count, 2, block)
+    loop_vectors(s, count, 1 if MANY > 1 else 2, block)
 
 
 def _has_bit(s: Integers, b: Value, table: Value) -> Value:
