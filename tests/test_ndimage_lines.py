@@ -283,3 +283,29 @@ for given in (x, x.astype(np.int32), x.astype(np.float32), *short):
     assert np.abs(found.astype(float) - expected).max() <= (1e-4 if given.dtype.kind == "f" else 0)
     assert np.array_equal(ca.ndimage.laplace(given), theirs.laplace(given))
 """)
+
+
+@pytest.mark.parametrize("char", "?Bhidf")
+def test_terms_meet_where_they_are_summed(char, monkeypatch):
+    """Sums and lengths of derivatives: of any types, one term or several, large or again and again."""
+    rng = np.random.default_rng(31)
+    for shape in ((41,), (7, 50), (60, 45), (3, 20, 40), (2, 3, 5, 33)):
+        monkeypatch.setattr(line_passes, "SHARED", 0 if len(shape) % 2 else 1 << 17)
+        x = random_array(rng, shape, char)
+        for output in (None, np.float32, np.float64, np.bool_, np.int16):
+            if np.dtype(output or char).kind in "iu" and char in "df":
+                continue  # what lies beyond the integers is not defined
+            for axes in (None, (len(shape) - 1,)):
+                more = {"mode": str(rng.choice(MODES)), "cval": 1.5, "output": output, "axes": axes}
+                floats = np.dtype(output or char).kind in "fb"
+                for name, sigmas in (
+                    ("laplace", ()),
+                    ("gaussian_laplace", (1.2,)),
+                    *((("gaussian_gradient_magnitude", (0.8,)),) if floats else ()),
+                ):
+                    with np.errstate(all="ignore"):
+                        expected = getattr(scipy.ndimage, name)(x, *sigmas, **more)
+                    for _ in range(4):
+                        y = np.full_like(expected, np.nan if expected.dtype.kind == "f" else 1)
+                        getattr(ca.ndimage, name)(x, *sigmas, **more | {"output": y})
+                        check(y, expected, x, 50)

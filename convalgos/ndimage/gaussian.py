@@ -14,12 +14,12 @@ from convalgos.ndimage import arguments, derivatives
 from convalgos.ndimage.approximations import Smoothed, approximated
 from convalgos.ndimage.known_calls import known_calls
 from convalgos.ndimage.lines import (
-    Combine,
+    LENGTH,
+    SUM,
+    Combination,
     Weights,
     combined_terms,
     correlate_axes,
-    length_of_terms,
-    sum_terms,
 )
 
 LEAST = 1e-15  # sigmas up to here leave an axis as it is
@@ -143,7 +143,7 @@ def gaussian_laplace(
     """
     x = arguments.input_array("input", input)
     sigmas = _sigmas(sigma, axes, x.ndim)
-    result = _combined_derivatives(x, sigmas, 2, output, mode, cval, axes, kwargs, sum_terms)
+    result = _combined_derivatives(x, sigmas, 2, output, mode, cval, axes, kwargs, SUM)
     if result is not None:
         return result
 
@@ -178,7 +178,7 @@ def gaussian_gradient_magnitude(
         array([2.819, 2.917, 2.917, 2.819])
     """
     x = arguments.input_array("input", input)
-    result = _combined_derivatives(x, sigma, 1, output, mode, cval, axes, kwargs, length_of_terms)
+    result = _combined_derivatives(x, sigma, 1, output, mode, cval, axes, kwargs, LENGTH)
     if result is not None:
         return result
 
@@ -208,7 +208,7 @@ def _steps(smoothed: list[Smoothed]) -> list[Weights]:
 
 def _combined_derivatives(
     x: np.ndarray, sigma: Any, order: int, output: Any, mode: Any, cval: Any, axes: Any,
-    kwargs: dict[str, Any], combine: Combine,
+    kwargs: dict[str, Any], by: Combination,
 ) -> np.ndarray | None:  # fmt: skip
     """What derivatives of an order along each axis make together, as `combined_terms` has it."""
     if not WINDOWS.issuperset(kwargs):
@@ -219,7 +219,7 @@ def _combined_derivatives(
         _steps(_smoothed(x.ndim, sigma, _only(order, axis, x.ndim), beyond, **kwargs))
         for axis, beyond in zip(along, modes, strict=True)
     ]
-    return combined_terms(x, terms, output, cval, combine)
+    return combined_terms(x, terms, output, cval, by)
 
 
 @lru_cache(256)

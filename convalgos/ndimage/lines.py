@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,12 +11,16 @@ import numpy as np
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_crosses
+from convalgos.cpu.filtering.line_endings import ADD, ADD_SQUARE, PLAIN, ROOT, SQUARE
 from convalgos.cpu.filtering.line_filters import passes_of, run_passes
 from convalgos.cpu.filtering.line_passes import LinePass
 from convalgos.cpu.filtering.line_steps import LineStep
-from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
+from convalgos.cpu.filtering.term_sums import adding_step
+from convalgos.cpu.runtime.array_steps import ArrayStep, Y, array_steps_of, chained
 from convalgos.ndimage import arguments
 from convalgos.ndimage.known_calls import Write, filled_apart
+
+Combine = Callable[[np.ndarray, Iterator[np.ndarray]], None]  # y is the first term, then what all make
 
 
 class Weights(NamedTuple):
@@ -82,14 +87,50 @@ class _Passes:
     @property
     def array_steps(self) -> list[ArrayStep] | None:
         """What a call does, for `array_steps.array_steps_of`."""
-        if self._passes[-1].y_dtype == np.bool_:
-            return None
-        return chained([array_steps_of(each.run) for each in self._passes])
+        found = chained([array_steps_of(each.run) for each in self._passes])
+        last = self._passes[-1]
+        if found is None or last.y_dtype != np.bool_:
+            return found
+        return [*found, adding_step(last.y_dtype, math.prod(last.shape), source=Y)]  # bytes become 0 or 1
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         run_passes(self._passes, x, y)
         if y.dtype == np.bool_:
             np.not_equal(y.view(np.uint8), 0, out=y)
+
+
+class _Terms:
+    """Passes from x to y, of which all but the first meet what y has.
+
+    Args:
+        count, dtype: of the elements of y.
+        combine: as `Combination` has it, or None where passes do that.
+    """
+
+    def __init__(self, terms: Sequence[_Passes], count: int, dtype: np.dtype, combine: Combine | None):
+        self._terms, self._count, self._dtype, self._combine = terms, count, dtype, combine
+
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does, for `array_steps.array_steps_of`."""
+        first, *others = (term.array_steps for term in self._terms)
+        if self._combine is not None:
+            if self._dtype.kind == "f" or (self._combine is not sum_terms and self._dtype.kind != "b"):
+                return None
+            step = adding_step(self._dtype, self._count)  # of booleans, roots of squares are sums
+            others = [chained([steps, [step]]) for steps in others]
+        if first is None or None in others:
+            return None
+        return [*first, *(step for steps in others for step in steps or ())]
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        first, *others = self._terms
+        first(x, y)
+        if self._combine is None:
+            for term in others:
+                term(x, y)
+        else:
+            self._combine(y, (filled_apart(x, self._dtype, term) for term in others))
 
 
 def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:
@@ -110,36 +151,34 @@ def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any)
     result = arguments.output_array(output, x)
     read = sorted((_read(step, cval, x.shape) for step in steps), key=lambda step: step.axis)
     if result.dtype.kind not in "fiu" or line_crosses.why_not_sum(x, read, result.dtype):
-        return combined_terms(x, [[step] for step in steps], result, cval, sum_terms)
-    return arguments.fill(result, x, lambda x, y: line_crosses.sum_lines_of_axes(x, read, y))
-
-
-Combine = Callable[[np.ndarray, Iterator[np.ndarray]], None]  # y is the first term, then what all make
+        return combined_terms(x, [[step] for step in steps], result, cval, SUM)
+    write = line_crosses.summing_pass(x.shape, x.dtype, result.dtype.newbyteorder("="), tuple(read)).run
+    return arguments.fill(result, x, write)
 
 
 def combined_terms(
-    x: np.ndarray, terms: Sequence[Sequence[Weights]], output: Any, cval: Any, combine: Combine
+    x: np.ndarray, terms: Sequence[Sequence[Weights]], output: Any, cval: Any, by: Combination
 ) -> np.ndarray | None:
     """What terms make together, each of them x correlated by steps in turn, of the type of the output.
 
-    None of complex and boolean numbers, of no elements, and of a term without steps.
+    None of complex numbers, of no elements, and of a term without steps.
     """
     if x.dtype.kind == "c" or not x.size or not terms or not all(terms):
         return None
     result = arguments.output_array(output, x)
-    if result.dtype.kind not in "fiu":
+    if result.dtype.kind not in "fiub":
         return None
     dtype = result.dtype.newbyteorder("=")
-    writes = [
-        _write_of(x.shape, x.dtype, dtype, tuple(_read(step, cval, x.shape) for step in term))
-        for term in terms
-    ]
-
-    def write(x: np.ndarray, y: np.ndarray) -> None:
-        writes[0](x, y)
-        combine(y, (filled_apart(x, dtype, each) for each in writes[1:]))
-
-    return arguments.fill(result, x, write)
+    read = [tuple(_read(step, cval, x.shape) for step in term) for term in terms]
+    endings: tuple[int, ...] = (PLAIN,) * len(read)
+    combine: Combine | None = by.combine
+    first, further, last = by.endings
+    if first == PLAIN and len(read) == 1:
+        combine = None
+    elif dtype.kind == "f" and len(read) > 1:  # terms meet y where they are summed
+        endings, combine = (first, *(further,) * (len(read) - 2), last), None
+    passes = [passes_of(x.shape, x.dtype, dtype, *each) for each in zip(read, endings, strict=True)]
+    return arguments.fill(result, x, _Terms([_Passes(each) for each in passes], x.size, dtype, combine))
 
 
 def sum_terms(y: np.ndarray, others: Iterable[np.ndarray]) -> None:
@@ -155,3 +194,18 @@ def length_of_terms(y: np.ndarray, others: Iterable[np.ndarray]) -> None:
         np.multiply(other, other, out=other)
         y += other
     np.sqrt(y, out=y, casting="unsafe")
+
+
+class Combination(NamedTuple):
+    """How terms make an array together.
+
+    endings: of passes of floats, for the first term, for others, and for the last one.
+    combine: makes it of y, which is the first term, and of the others.
+    """
+
+    endings: tuple[int, int, int]
+    combine: Combine
+
+
+SUM = Combination((PLAIN, ADD, ADD), sum_terms)
+LENGTH = Combination((SQUARE, ADD_SQUARE, ROOT), length_of_terms)

@@ -16,9 +16,11 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
 @jit.helper
 def copy_pixel(target: int, source: int, count: int, size: int) -> None:
-    """target[:count] = source[:count], of elements of 2, 4 or 8 bytes."""
+    """target[:count] = source[:count], of elements of 1, 2, 4 or 8 bytes."""
     if count > 1:
         copy_bytes(target, source, count * size)
+    elif size == 1:
+        carray(pointer(target), 1, np.int8)[0] = carray(pointer(source), 1, np.int8)[0]
     elif size == 2:
         carray(pointer(target), 1, np.int16)[0] = carray(pointer(source), 1, np.int16)[0]
     elif size == 4:

@@ -21,7 +21,7 @@ SHORTEST = 32  # pixels of a line that is worth a table of its own; Zen 4
 
 
 def why_not_sum(x: np.ndarray, steps: Sequence[LineStep], y_dtype: np.dtype) -> str | None:
-    """Why `sum_lines_of_axes` does not serve, in a sentence, or None.
+    """Why `summing_pass` does not serve, in a sentence, or None.
 
     Integers of up to 16 bits wrap around alike whether each term of an exact sum does, or the sum.
     """
@@ -37,17 +37,12 @@ def why_not_sum(x: np.ndarray, steps: Sequence[LineStep], y_dtype: np.dtype) -> 
     return None
 
 
-def sum_lines_of_axes(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> None:
+@cached_by_threads(32)
+def summing_pass(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> LinePass:
     """y = the sum of x correlated by each of the steps, which are in the order of their axes.
 
-    Args:
-        x, y: as `filter_lines` has them; `why_not_sum` has no objection.
+    `why_not_sum` has no objection.
     """
-    _cross(x.shape, x.dtype, y.dtype, tuple(steps)).run(x, y)
-
-
-@cached_by_threads(32)
-def _cross(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> _CrossPass:
     return _CrossPass(shape, x, y, steps)
 
 

@@ -23,12 +23,11 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 # x_bytes, y_bytes: of an element. Kernels: load (x to sums), store (sums to y), reload (y to sums), `sums`
 # across lines and `row_sums` along them, settle and row_settle, which store with a look at each sum; 0 for
-# those that have nothing to do.
+# those that have nothing to do. ending: what meets y in the place of a last store, or 0.
 # whole and row_whole stand for these where sums are bytes. exact: what settle reads, float64 weights and
-# bounds. ring: lines that are
-# loaded at a time. In the scratch of a task are the table of the lines to be summed, that of the shifted
-# ones, the lines summed across (`ROWS` of line_bytes, the first element behind `border_bytes`), one line of
-# y, and the ring.
+# bounds. ring: lines that are loaded at a time. In the scratch of a task are the table of the lines to be
+# summed, that of the shifted ones, the lines summed across (`ROWS` of line_bytes, the first element behind
+# `border_bytes`), one line of y, and the ring.
 # Of volumes, `planes` of rows, `deep_taps` planes are summed across first, for `ROWS` planes at a time, which
 # have a ring each; at `deep_at` in the scratch are the table of these taps, and where their planes begin.
 FIELDS = fields(
@@ -36,7 +35,7 @@ FIELDS = fields(
     "row_taps row_low after pixels row_weights row_sources row_exact row_bounds load store reload sums "
     "row_sums settle row_settle whole row_whole filling scratch scratch_bytes tasks ring shifted_at lines_at "
     "line_bytes border_bytes stored_at ring_at rows_at_once planes deep_taps deep_low deep_weights "
-    "deep_sources deep_sums deep_at"
+    "deep_sources deep_sums deep_at ending"
 )
 
 AXIS = fields("size step taps low sources")  # an axis across lines; step: lines from one of its elements on
@@ -50,12 +49,14 @@ def sum_along(a: Any, scratch: int, table: int, y: int, count: int) -> None:
             a.row_whole,
             (table, a.row_weights, a.row_taps, count, y, 0, 1, a.row_exact, a.row_bounds),
         )
-    elif a.store == 0:
+    elif a.store == 0 and a.ending == 0:
         call(a.row_sums, (table, a.row_weights, a.row_taps, count, y, 0, 1))
     else:
         sums = scratch + a.stored_at
         call(a.row_sums, (table, a.row_weights, a.row_taps, count, sums, 0, 1))
-        if a.row_settle == 0:
+        if a.ending != 0:
+            call(a.ending, (sums, y, count))
+        elif a.row_settle == 0:
             call(a.store, (sums, y, count))
         else:
             call(a.row_settle, (table, a.row_exact, a.row_taps, count, sums, y, a.row_bounds))
@@ -64,15 +65,19 @@ def sum_along(a: Any, scratch: int, table: int, y: int, count: int) -> None:
 @jit.helper
 def finish_line(a: Any, scratch: int, table: int, line: int, y: int, count: int, size: int) -> None:
     """A line that is summed across: in the type of y, and summed along itself where that is asked for."""
+    if a.row_taps == 0 and a.ending != 0:
+        call(a.ending, (line, y, count))
+        return
+    held = y if a.ending == 0 else scratch + a.stored_at
     if a.store != 0 and a.whole == 0:
         if a.settle == 0:
-            call(a.store, (line, y, count))
+            call(a.store, (line, held, count))
         else:
-            call(a.settle, (table, a.exact, a.taps, count, line, y, a.bounds))
+            call(a.settle, (table, a.exact, a.taps, count, line, held, a.bounds))
     if a.row_taps == 0:
         return
     if a.reload != 0 and a.whole == 0:
-        call(a.reload, (y, line, count))
+        call(a.reload, (held, line, count))
     fill_borders(a, line, 0, 0, a.pixels, size)
     table = scratch + a.shifted_at
     shift_lines(a, table, line, size)
@@ -146,7 +151,7 @@ def columns_share(SIZE: int) -> jit.Kernel:
                         a.whole,
                         (summed, a.weights, a.taps, count, y, y_step, many, a.exact, a.bounds),
                     )
-                elif a.row_taps == 0 and a.store == 0:
+                elif a.row_taps == 0 and a.store == 0 and a.ending == 0:
                     call(a.sums, (summed, a.weights, a.taps, count, y, y_step, many))
                 else:
                     line = lines + a.border_bytes

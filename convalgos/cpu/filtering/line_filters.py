@@ -13,6 +13,8 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
+from convalgos.cpu.filtering.byte_passes import BytePass, why_not_bytes
+from convalgos.cpu.filtering.line_endings import PLAIN
 from convalgos.cpu.filtering.line_passes import SINGLE, LinePass
 from convalgos.cpu.filtering.line_steps import EXACT, LineStep, way_of_sums
 from convalgos.cpu.filtering.line_sums import ROWS
@@ -47,15 +49,27 @@ def run_passes(passes: Sequence[LinePass], x: np.ndarray, y: np.ndarray) -> None
 
 
 @cached_by_threads(128)
-def passes_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> list[LinePass]:
-    """What filters arrays of a shape and of two types, as `filter_lines` has them."""
+def passes_of(
+    shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...], ending: int = PLAIN
+) -> list[LinePass]:
+    """What filters arrays of a shape and of two types, as `filter_lines` has them.
+
+    ending: how the last sums meet y, which are floats, as `line_endings` has it.
+    """
     ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
     if why_not_volume(shape, x, y, ordered) is None:
-        return [VolumePass(shape, x, y, ordered)]
-    short = why_not_short(x, y, ordered) is None
-    kind, size = (ShortPass, 2) if short else (LinePass, 4 if y.name in SINGLE else 8)
+        return [VolumePass(shape, x, y, ordered, ending)]
+    kind, size = LinePass, 4 if y.name in SINGLE else 8
+    if why_not_short(x, y, ordered) is None:
+        kind, size = ShortPass, 2
+    elif why_not_bytes(x, y, ordered) is None:
+        kind, size = BytePass, 1
     together = _passes(shape, ordered, size)
-    return [kind(shape, y if number else x, y, part) for number, part in enumerate(together)]
+    last = len(together) - 1
+    return [
+        kind(shape, y if number else x, y, part, ending if number == last else PLAIN)
+        for number, part in enumerate(together)
+    ]
 
 
 def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, whole_sums
+from convalgos.cpu.filtering.line_endings import PLAIN, end_line
 from convalgos.cpu.filtering.line_steps import (
     CLOSE,
     ORDERED,
@@ -46,9 +47,15 @@ def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, ways: Sequence[str]) -> int
 
 
 class LinePass:
-    """One pass over memory, fixed to a shape: a step across lines, one along them, or both."""
+    """One pass over memory, fixed to a shape: a step across lines, one along them, or both.
 
-    def __init__(self, shape: Shape, x_dtype: np.dtype, y_dtype: np.dtype, steps: Sequence[LineStep]):
+    ending: how sums meet y, which are floats, as `line_endings` has it.
+    """
+
+    def __init__(
+        self, shape: Shape, x_dtype: np.dtype, y_dtype: np.dtype, steps: Sequence[LineStep],
+        ending: int = PLAIN,
+    ):  # fmt: skip
         self.shape, self.x_dtype, self.y_dtype = shape, x_dtype, y_dtype
         self.sources = {s: y_dtype if n else x_dtype for n, s in enumerate(steps)}  # what each reads
         self._set_numbers()
@@ -56,6 +63,9 @@ class LinePass:
         f = self.values = dict.fromkeys(line_drivers.FIELDS.names or (), 0)
         f["x_bytes"], f["y_bytes"] = x_dtype.itemsize, y_dtype.itemsize
         self._convert()
+        if ending != PLAIN:
+            kind = line_elements.KINDS.index(y_dtype.name)
+            f["ending"] = end_line(ending, kind, self.size, self.lanes)
         products = math.prod(shape) * sum(len(s.weights) for s in steps)
         self.threads = plan_threads() if products > SHARED else 1
         self._arrange(steps)

@@ -96,15 +96,26 @@ def sums_pairs() -> bool:
     return code_generation.has("avx512vnni") if wide else code_generation.has("avxvnni")
 
 
-class ShortPass(LinePass):
+class WholePass(LinePass):
+    """Steps whose sums are integers of the type that is summed, which is that of x and y."""
+
+    def _load(self, dtype: np.dtype) -> int:
+        return short_sums.copy_line(self.size)
+
+    def _arrange(self, steps: Sequence[LineStep]) -> None:
+        super()._arrange(steps)
+        self.values["whole"], self.values["row_whole"] = self.values["sums"], self.values["row_sums"]
+
+    def _fuse(self, across: LineStep, along: LineStep) -> None:
+        """Sums are whole as they are."""
+
+
+class ShortPass(WholePass):
     """Steps for which `why_not_short` has no objection."""
 
     def _set_numbers(self) -> None:
         self.size, self.dtype, self.lanes = 2, self.y_dtype, simd.lanes(2)
         self.ways = {step: way_of_sums(step, self.y_dtype, 8) for step in self.sources}
-
-    def _load(self, dtype: np.dtype) -> int:
-        return short_sums.copy_line()
 
     def _fixed(self, step: LineStep) -> FixedWeights:
         found = fixed_weights(step.weights, self.y_dtype.kind == "i")
@@ -125,10 +136,3 @@ class ShortPass(LinePass):
         if self.ways[step] == EXACT:
             return 0, 0, 0
         return 0, self._table(np.array(step.weights)), self._table(self._fixed(step).bounds)
-
-    def _arrange(self, steps: Sequence[LineStep]) -> None:
-        super()._arrange(steps)
-        self.values["whole"], self.values["row_whole"] = self.values["sums"], self.values["row_sums"]
-
-    def _fuse(self, across: LineStep, along: LineStep) -> None:
-        """Sums are whole as they are."""

@@ -37,11 +37,11 @@ BOUNDS = np.dtype([(name, np.int32) for name in NAMES])
 
 
 @jit.specialise
-def copy_line() -> jit.Kernel:
-    """A line of 16-bit integers, as it is."""
+def copy_line(SIZE: int) -> jit.Kernel:
+    """A line of integers of so many bytes, as it is."""
 
     def copy_line(source: int, target: int, count: int) -> None:
-        copy_bytes(target, source, 2 * count)
+        copy_bytes(target, source, SIZE * count)
 
     return copy_line
 
@@ -117,7 +117,7 @@ def wrapped_rows(
             for total, place in zip(row, places, strict=True):
                 store_lanes(s, total.value, out, place, mask)
 
-    _in_blocks(s, count, 4 if MANY == 1 or v.lanes >= 16 else 2, block)
+    loop_vectors(s, count, 4 if MANY == 1 or v.lanes >= 16 else 2, block)
 
 
 @simd.emitter
@@ -169,7 +169,7 @@ def fixed_rows(
                 _in_order(v, SIGNED, masks, begin, exact, taps, out, at, left, bounds)
 
     wide = 2 if MANY > 1 else 4
-    _in_blocks(s, count, wide if v.lanes >= 16 else wide // 2, block)
+    loop_vectors(s, count, wide if v.lanes >= 16 else wide // 2, block)
 
 
 def _halves(lanes: int, half: int) -> list[int]:
@@ -247,7 +247,7 @@ def _sum_again(
         stored(wide, SHORTS[SIGNED], v.b.call(trunc, [total]), out, place, mask)
 
 
-def _in_blocks(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:
+def loop_vectors(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:
     """block(first element, vectors, mask or None) of all elements of a line.
 
     The last vector begins so early that it is whole, and writes some elements again; only shorter lines than

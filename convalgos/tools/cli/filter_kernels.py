@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from convalgos.cpu.filtering import (
+    byte_sums,
     decimated_sums,
     line_drivers,
     line_elements,
+    line_endings,
     line_passes,
     line_sums,
     recursive_gaussians,
@@ -20,6 +22,7 @@ from convalgos.cpu.filtering import (
     short_sums,
     small_rates,
     small_windows,
+    term_sums,
     whole_sums,
     window_kernels,
 )
@@ -38,6 +41,8 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
     if "int8" in dtypes:
         for along, size in product((0, 1), (1, 2, 4, 8)):
             yield small_windows.small_windows, (small_windows.INTEGERS, along, size, simd.lanes(size))
+        for logical, size in ((0, 1), (0, 2), (0, 4), (0, 8), (1, 1)):
+            yield term_sums.add_terms, (logical, size, simd.lanes(size))
     yield from short_kernels()
     for size, dtype in ((4, "float32"), (8, "float64")):
         if dtype not in dtypes:
@@ -74,6 +79,8 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
                 yield whole_sums.whole_sums, (kind, order, *kinds)
         for name, order in product(("float64", "int16", "uint16"), in_order if size == 8 else ()):
             yield whole_sums.settled_sums, (line_elements.KINDS.index(name), order, *kinds)
+        for ending, single in product(range(1, 5), (0, 1)[size == 4 :]):
+            yield line_endings.end_line, (ending, (line_elements.DOUBLE, line_elements.FLOAT)[single], *kinds)
         for number, name in enumerate(line_elements.KINDS):
             yield line_elements.load_line, (number, *kinds)
             if name != dtype:
@@ -84,13 +91,15 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
 
 
 def short_kernels() -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
-    """Those of filters of 16-bit integers."""
+    """Those of filters of 16-bit integers, and of bytes."""
     if not packs_words():
         return
     lanes = simd.lanes(4)
-    yield line_drivers.rows_share, (2,)
-    yield line_drivers.columns_share, (2,)
-    yield short_sums.copy_line, ()
+    for size in (1, 2):
+        yield line_drivers.rows_share, (size,)
+        yield line_drivers.columns_share, (size,)
+        yield short_sums.copy_line, (size,)
+    yield byte_sums.smooth_bytes, (simd.lanes(2),)
     yield short_sums.wrapped_sums, (lanes,)
     for signed in (0, 1):
         yield short_sums.fixed_sums, (signed, lanes, int(short_passes.sums_pairs()))
