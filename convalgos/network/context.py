@@ -4,31 +4,55 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import proxy
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import ArenaArrays, scratch_bytes
 from convalgos.network.array_plans import ArrayFunctionPlan
-from convalgos.network.filters import filter_of
+from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign
 from convalgos.network.memory import Memory
-from convalgos.network.planned import JoinedConvolutions, PlannedStep, ScaledConvolution
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
 from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
-from convalgos.network.run_structure import can_be_told
+from convalgos.network.run_structure import RunStructure, can_be_told
 from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
-
-if TYPE_CHECKING:
-    from convalgos.network.executor import Executor
 
 COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
 NONE: Arrays = {}
 VIEWED = BoundRun(nothing, ())
+
+
+class RunsPlan(Protocol):
+    """What has contexts: it runs the steps of a plan on any arrays."""
+
+    planned: Planned
+    structure: RunStructure
+    filters: Filters
+    moving: set[str]
+    shown: dict[str, str]
+
+    @property
+    def known(self) -> Mapping[str, np.ndarray]:
+        """Values that are the same in all runs."""
+
+    def new_array(self, name: str) -> np.ndarray:
+        """An uninitialised array for a value."""
+
+    def untouched(self, name: str) -> np.ndarray:
+        """An array for a value whose memory the system gives only when it is written."""
+
+    def array_shape(self, name: str) -> Shape:
+        """The shape of the array of a value, in its layout."""
+
+    def call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
+        """Run a step on any arrays."""
 
 
 class Context:
@@ -39,9 +63,9 @@ class Context:
             once, and leaves nothing to the search for cycles, which takes 20 ms and more.
     """
 
-    def __init__(self, executor: Executor, memory: Memory):
+    def __init__(self, executor: RunsPlan, memory: Memory):
         planned = executor.planned
-        self._executor: Executor = proxy(executor)
+        self._executor: RunsPlan = proxy(executor)
         self._structure = executor.structure
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
