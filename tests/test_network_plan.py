@@ -532,8 +532,9 @@ class Memory:
         placed = ArenaArrays(planned, self.arena)
         self.arrays = {name: placed.array(name) for name in planned.places}
         for name, array in self.arrays.items():
-            whole = array.flags.c_contiguous
-            assert placed.address(name) == (array.ctypes.data if whole else None) or not array.size
+            address = placed.address(name)
+            assert array.flags.c_contiguous if address == array.ctypes.data else address is None
+            assert address is not None or len(array) > 1
         self.contents = {}
         for name in graph.inputs:
             self.contents[name] = self.array(name)[...] = rng.random(self.array(name).shape, np.float32)

@@ -17,6 +17,8 @@ from convalgos.core.epilogue import RELU, activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.direct import Direct
+from convalgos.cpu.runtime.plan import KernelPlan
+from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network import arena
 from convalgos.network import choice as choice_module
 from convalgos.network.graph import (
@@ -29,7 +31,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.network import Network
-from convalgos.network.packing import TimedBytes
+from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers, stack_of
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
 from convalgos.network.step_options import moves_nothing
 from convalgos.select import find_algorithm
@@ -356,3 +358,64 @@ def test_what_is_made_like_another_plan_is_that_of_its_own_sizes(name, text, siz
             assert like.record[field] == own.record[field], field
     for field, table in own._tables.items():
         assert np.array_equal(like._tables[field], table), field
+
+
+def test_layers_are_bound_again_for_other_sizes(monkeypatch):
+    """By what their first run was bound by, and with the answers of plans that were made alone."""
+    rng = np.random.default_rng(25)
+    graph = gated_network(rng)
+    net, asked, given = Network(graph), [], []
+    for kind in (KernelPlan, SeparablePlan):
+        bound_again = kind.bound_again
+
+        def watched(self, *arguments, bound_again=bound_again):
+            found = bound_again(self, *arguments)
+            asked.append(type(self))
+            given.append(found)
+            return found
+
+        monkeypatch.setattr(kind, "bound_again", watched)
+    for shape in ((1, 3, 40, 56), (1, 3, 33, 47), (2, 3, 40, 40), (1, 3, 33, 47), (1, 3, 25, 61)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        alone = Network(graph)(x)
+        for _ in range(2):
+            same(net(x), alone)
+    bound = {kind for kind, run in zip(asked, given, strict=True) if run is not None}
+    assert bound, "plans for further shapes are bound by what the first was"
+    structures = {id(plan._executor.structure) for plan in net.plans() if plan.planned.shapes["x"][0] == 1}
+    assert len(structures) == 1
+
+
+def test_buffers_lie_upon_each_other_as_before():
+    rng = np.random.default_rng(26)
+    for _ in range(200):
+        count = int(rng.integers(1, 12))
+        spans = [tuple(sorted(map(int, rng.integers(0, 9, 2)))) for _ in range(count)]
+        buffers = [Buffer(int(64 * rng.integers(1, 9)), *span) for span in spans]
+        known, _, _ = place_buffers(buffers)
+        stack = stack_of(spans, known)
+        sizes = [int(64 * rng.integers(0, 20)) for _ in spans]
+        others = [Buffer(size, *span) for size, span in zip(sizes, spans, strict=True)]
+        assert stack.most_alive(sizes) == most_alive(others)
+        places, end = stack.placed(sizes, 128)
+        assert end == max(map(int.__add__, places, sizes)) and min(places) == 128
+        for i, a in enumerate(others):
+            for j, b in enumerate(others[:i]):
+                if a.first <= b.last and b.first <= a.last:
+                    apart = places[i] + a.nbytes <= places[j] or places[j] + b.nbytes <= places[i]
+                    assert apart
+        again, total = stack.placed([b.nbytes for b in buffers], 0)
+        assert total <= max(p + b.nbytes for p, b in zip(known, buffers, strict=True))
+        assert all(new <= old for new, old in zip(again, known, strict=True))
+
+
+def test_steps_are_known_by_the_shapes_of_their_inputs(monkeypatch):
+    monkeypatch.setattr("convalgos.network.replanning.STEPS", 5)
+    rng = np.random.default_rng(27)
+    graph = gated_network(rng)
+    net = Network(graph)
+    for size in (40, 39, 41, 40, 38):
+        for other in (30, 29):
+            x = rng.standard_normal((1, 3, size, other)).astype(np.float32)
+            same(net(x), Network(graph)(x))
+            assert max(len(plan.planned.steps_like) for plan in net.plans()) <= 5

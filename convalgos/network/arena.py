@@ -42,6 +42,8 @@ def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = N
     """
     if known is not None and known.sharing is not None and _still_shares(planned, known, known.sharing):
         waste = WIDER * known.arena_bytes / max(1, known.sharing.least)
+        if stacked := _stacked(planned, known, waste):
+            return stacked
         places: list[Any] = [known.places[root] for root in known.sharing.times]
         lowest_first = sorted(range(len(places)), key=places.__getitem__)
         placed = _placed_by(planned, known.sharing, waste, lowest_first)
@@ -71,12 +73,35 @@ def _placed_by(
         offsets, total = place_in_order(buffers, tried, scratches)
     if total > waste * least:
         offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
+    sharing = sharing._replace(order=order)
+    return _with_offsets(planned, sharing, offsets, int(total), scratch, least)
+
+
+def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
+    """A plan whose values lie upon each other as in a known one; None where that wastes more, or they are
+    large."""
+    sharing, stack = known.sharing, known.stack
+    if stack is None or sharing is None:
+        return None
+    sizes = [whole_lines(value_bytes(planned, root)) for root in sharing.times]
+    scratch, alive = max(map(scratch_bytes, planned.steps), default=0), stack.most_alive(sizes)
+    least = scratch + alive
+    if least >= APART:
+        return None
+    offsets, total = stack.placed(sizes, scratch)
+    return None if total > waste * least else _with_offsets(planned, sharing, offsets, total, scratch, least)
+
+
+def _with_offsets(
+    planned: Planned, sharing: Sharing, offsets: Sequence[int], total: int, scratch: int, least: int
+) -> Planned:
+    """A plan whose buffers begin at these places."""
     begins = dict(zip(sharing.times, offsets, strict=True))
     places = {
         name: begins[place] if isinstance(place, str) else place for name, place in sharing.where.items()
     }
-    sharing = sharing._replace(order=order, least=least)
-    return replace(planned, places=places, arena_bytes=int(total), scratch_bytes=scratch, sharing=sharing)
+    sharing = sharing._replace(least=least)
+    return replace(planned, places=places, arena_bytes=total, scratch_bytes=scratch, sharing=sharing)
 
 
 def _buffers(planned: Planned, sharing: Sharing) -> list[Buffer]:

@@ -4,30 +4,55 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import proxy
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.network.arena import ArenaArrays, scratch_bytes
 from convalgos.network.array_plans import ArrayFunctionPlan
-from convalgos.network.filters import filter_of
+from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign
 from convalgos.network.memory import Memory
-from convalgos.network.planned import JoinedConvolutions, PlannedStep, ScaledConvolution
+from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
 from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
-from convalgos.network.run_structure import can_be_told
+from convalgos.network.run_structure import RunStructure, can_be_told
 from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
 
-if TYPE_CHECKING:
-    from convalgos.network.executor import Executor
-
 COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
 NONE: Arrays = {}
+VIEWED = BoundRun(nothing, ())
+
+
+class RunsPlan(Protocol):
+    """What has contexts: it runs the steps of a plan on any arrays."""
+
+    planned: Planned
+    structure: RunStructure
+    filters: Filters
+    moving: set[str]
+    shown: dict[str, str]
+
+    @property
+    def known(self) -> Mapping[str, np.ndarray]:
+        """Values that are the same in all runs."""
+
+    def new_array(self, name: str) -> np.ndarray:
+        """An uninitialised array for a value."""
+
+    def untouched(self, name: str) -> np.ndarray:
+        """An array for a value whose memory the system gives only when it is written."""
+
+    def array_shape(self, name: str) -> Shape:
+        """The shape of the array of a value, in its layout."""
+
+    def call(self, planned_step: PlannedStep, x: list[np.ndarray], y: list[np.ndarray]) -> None:
+        """Run a step on any arrays."""
 
 
 class Context:
@@ -38,9 +63,9 @@ class Context:
             once, and leaves nothing to the search for cycles, which takes 20 ms and more.
     """
 
-    def __init__(self, executor: Executor, memory: Memory):
+    def __init__(self, executor: RunsPlan, memory: Memory):
         planned = executor.planned
-        self._executor: Executor = proxy(executor)
+        self._executor: RunsPlan = proxy(executor)
         self._structure = executor.structure
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
@@ -95,6 +120,8 @@ class Context:
         """A step, bound, and by which words it is told of what moves; None where it cannot be."""
         planned_step = self._executor.planned.steps[number]
         moves, settings = self._structure.moves[number], self._structure.settings
+        if planned_step.plan is None and not moves and self._lies_there(planned_step):
+            return VIEWED, ()
         if number in settings and (run := self._bound_again(planned_step, settings[number], moves)):
             words = self._words_of(planned_step, run) if moves else ()
             if words is not None:
@@ -114,6 +141,11 @@ class Context:
             return None
         run: BoundRun | None = planned_step.plan.bound_again(settings, x, y, self._begin, moves)
         return run
+
+    def _lies_there(self, planned_step: PlannedStep) -> bool:
+        """Whether the arena has placed the output of a view where its input is."""
+        x = self._address(planned_step.step.inputs[0])
+        return x is not None and x == self._address(planned_step.step.output)
 
     def _address(self, name: str) -> int | None:
         """Where a value lies, as a whole; 0 of what moves, and None where it does not."""
@@ -174,7 +206,7 @@ class Context:
         scratch = self._arena[: scratch_bytes(planned_step)]
         if plan is None:
             if x[0].ctypes.data == y[0].ctypes.data:  # the arena has placed it so
-                return BoundRun(nothing, ())
+                return VIEWED
             return BoundRun(lambda: np.copyto(y[0], x[0].reshape(y[0].shape)))
         try:
             if isinstance(step, CONVOLUTIONS):

@@ -65,7 +65,8 @@ class NetworkPlan:
         self.limits = limits
         self.filters = prepared_filters(planned, filters) if own is None else own
         self.runs = count(1)  # where the choice is a rough one
-        self._executor = Executor(graph, planned, self.filters, memories, like and like._executor)
+        known = None if like is None else like._executor
+        self._executor: Executor = Executor(graph, planned, self.filters, memories, known)
 
     def explain(self, timed: bool = False) -> NetworkExplanation:
         """What each step got, and what the choice of layouts saved; see `Network.explain`."""

@@ -128,3 +128,42 @@ def _forbidden(parts: Sequence[TimedBytes], placed: Sequence[TimedBytes]) -> lis
     if len(parts) > 1:
         found.sort()
     return found
+
+
+class Stack(NamedTuple):
+    """How buffers lie upon each other in a packing, whatever their sizes."""
+
+    order: tuple[tuple[int, tuple[int, ...]], ...]  # (buffer, those below it that are in use when it is)
+    together: tuple[tuple[int, ...], ...]  # those in use at one time, of all times
+
+    def most_alive(self, sizes: Sequence[int]) -> int:
+        """`most_alive` of buffers of so many bytes."""
+        return max((sum(map(sizes.__getitem__, some)) for some in self.together), default=0)
+
+    def placed(self, sizes: Sequence[int], begin: int) -> tuple[list[int], int]:
+        """(where each buffer of so many bytes begins, bytes of all), from a place on."""
+        places, ends = [begin] * len(sizes), [begin] * len(sizes)
+        for i, below in self.order:
+            at = begin
+            for j in below:
+                if ends[j] > at:
+                    at = ends[j]
+            places[i], ends[i] = at, at + sizes[i]
+        return places, max(ends, default=begin)
+
+
+def stack_of(spans: Sequence[tuple[int, int]], places: Sequence[int]) -> Stack:
+    """How buffers lie upon each other that are in use between these steps, and begin at these places.
+
+    Example:
+        >>> stack_of([(0, 1), (1, 2), (2, 3)], [0, 128, 0]).placed([50, 20, 60], 8)
+        ([8, 58, 8], 78)
+    """
+    order: list[tuple[int, tuple[int, ...]]] = []
+    for i in sorted(range(len(places)), key=places.__getitem__):
+        first, last = spans[i]
+        below = [j for j, _ in order if first <= spans[j][1] and spans[j][0] <= last]
+        order.append((i, tuple(below)))
+    times = sorted({first for first, _ in spans})  # most are in use when one more is
+    together = {tuple(i for i, (first, last) in enumerate(spans) if first <= t <= last) for t in times}
+    return Stack(tuple(order), tuple(together))

@@ -10,7 +10,9 @@ import numpy as np
 
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
+from convalgos.network.packing import Stack, stack_of
 
 
 class PlanLimits(NamedTuple):
@@ -89,6 +91,13 @@ class PlannedStep:
     seconds: float  # predicted
 
 
+class StepLike(NamedTuple):
+    """A step of a plan for other shapes of its inputs."""
+
+    planned_step: PlannedStep
+    written: tuple[tuple[str, Shape], ...]  # shapes of values that are known behind it
+
+
 class Sharing(NamedTuple):
     """Which values of a network lie in the memory of others, whatever the sizes of their maps."""
 
@@ -117,7 +126,22 @@ class Planned:
     scratch_bytes: int = 0  # of these, at the begin: the most that one step asks for; steps share them
     sharing: Sharing | None = None  # where values have places
     threads: int = 0  # that the plans of its steps share their work among
-    made_like: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of its layers
+    made_like: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of its layers,
+    steps_like: dict[Any, StepLike] = field(default_factory=dict, compare=False, repr=False)  # and steps
+
+    @cached_attribute
+    def alike(self) -> list[int]:
+        """The numbers of its steps, `alike_together`."""
+        return alike_together(self.steps)
+
+    @cached_attribute
+    def stack(self) -> Stack | None:
+        """How its values lie upon each other; None where slices do at times of their own."""
+        sharing = self.sharing
+        if sharing is None or any(root not in sharing.whole for root in sharing.times):
+            return None
+        roots: list[Any] = [self.places[root] for root in sharing.times]
+        return stack_of([sharing.whole[root] for root in sharing.times], roots)
 
     def dtype(self, name: str) -> np.dtype:
         """The type of a value."""

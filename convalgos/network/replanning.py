@@ -29,7 +29,8 @@ from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.network.arena import with_places
-from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step, Transpose
+from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Pooling, Shapes, Step, Transpose
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import (
     JoinedConvolutions,
@@ -39,7 +40,7 @@ from convalgos.network.planned import (
     PlannedStep,
     PooledConvolution,
     ScaledConvolution,
-    alike_together,
+    StepLike,
 )
 from convalgos.network.reached_taps import reaches_all
 from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
@@ -49,6 +50,7 @@ from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
 MADE = 2048  # plans of layers that are kept for further shapes
+STEPS = 4096  # and steps
 ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
 
 
@@ -83,11 +85,16 @@ class _Replanning:
         self._known, self._limits, self._growth = known, limits, growth
         self._shapes = dict(inputs)
         self._sizes: dict[str, np.ndarray] = {}  # that regions compute of shapes, and others read
-        self._candidates = {step.output: option.candidate for step, option in choice.options.items()}
-        self._graph = graph
+        self._choice, self._graph = choice, graph
         self._measured = devices.store("cpu").known()
+        self._changes = self._measured.changes
         self._plans: dict[Any, Any] = {}  # of layers that the network has several times
         self._constraints: dict[str, Constraints] = {}  # of convolutions, by precision
+
+    @cached_attribute
+    def _candidates(self) -> dict[str, Candidate | None]:
+        """Of convolutions, by what they write."""
+        return {step.output: option.candidate for step, option in self._choice.options.items()}
 
     @cached_attribute
     def _graph_steps(self) -> dict[str, Step]:
@@ -103,18 +110,42 @@ class _Replanning:
             Unsupported: a step cannot be computed as in the plan that is known.
             ValueError: shapes do not go together.
         """
-        known = self._known.steps
-        begun = [self._step(planned_step) for planned_step in known]
-        for step in begun:
-            next(step)
+        known, shapes, memo = self._known.steps, self._shapes, self._known.steps_like
+        begun: dict[int, Generator[None, None, PlannedStep]] = {}
         found: dict[int, PlannedStep] = {}
-        for i in alike_together(known):
+        keys: dict[int, Hashable] = {}
+        written: dict[int, tuple[tuple[str, Shape], ...]] = {}
+        for i, planned_step in enumerate(known):
+            names, step = len(shapes), planned_step.step
+            if not isinstance(step, Foreign | ArrayFunction):  # which read what is computed of shapes
+                key = keys[i] = i, self._changes, self._growth, *map(shapes.__getitem__, step.inputs)
+                if (made := memo.get(key)) is not None:
+                    found[i] = made.planned_step
+                    shapes.update(made.written)
+                    continue
+            begun[i] = self._step(planned_step)
+            next(begun[i])
+            written[i] = tuple(shapes.items())[names:]
+        for i in self._known.alike:
+            if i not in begun:
+                continue
             try:
                 next(begun[i])
             except StopIteration as made:
                 found[i] = made.value
+            if i in keys:
+                self._remember(keys[i], StepLike(found[i], written[i]))
         steps = tuple(map(found.__getitem__, range(len(known))))
-        return replace(self._known, steps=steps, shapes=self._shapes)
+        return replace(self._known, steps=steps, shapes=shapes)
+
+    def _remember(self, key: Hashable, step: StepLike) -> None:
+        """Keep what a step is for these shapes of its inputs: those of other inputs of the network may be
+        the same behind strides."""
+        memo = self._known.steps_like
+        with suppress(RuntimeError, KeyError):  # another thread changes it just now
+            while len(memo) >= STEPS:
+                del memo[next(iter(memo))]  # the oldest
+        memo[key] = step
 
     def _step(self, known: PlannedStep) -> Generator[None, None, PlannedStep]:
         """Finds the shapes of what a step writes; when it goes on, it is planned."""

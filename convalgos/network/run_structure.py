@@ -9,7 +9,7 @@ from typing import Any
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.network.graph import NetworkGraph
 from convalgos.network.known_values import known_steps, may_be_known
-from convalgos.network.planned import Planned, PlannedStep, alike_together, moving_values
+from convalgos.network.planned import Planned, PlannedStep, moving_values
 from convalgos.network.step_options import CONVOLUTIONS
 
 
@@ -26,7 +26,7 @@ class RunStructure:
         self._may_be_known = any(may_be_known(planned_step) for planned_step in steps)
         known = self.known_steps(planned)
         self.known_names = {planned_step.step.output for planned_step in known}
-        self.order = [i for i in alike_together(steps) if steps[i].step.output not in self.known_names]
+        self.order = [i for i in planned.alike if steps[i].step.output not in self.known_names]
         self.moves = [not self.moving.isdisjoint((*s.step.inputs, *s.step.outputs)) for s in steps]
         self.settings: dict[int, Any] = {}  # of the runs of steps, by their numbers
 

@@ -29,7 +29,8 @@ from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
 from convalgos.cpu.backward.subproblems import filters_of, subproblems
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.half import computed_bytes
-from convalgos.cpu.runtime.plan import RUN_FIELDS, Packed, arguments, fields
+from convalgos.cpu.runtime.plan import Packed, arguments, fields
+from convalgos.cpu.runtime.rebinding import RUN_FIELDS
 from convalgos.cpu.runtime.threads import on_one_thread, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer

@@ -151,12 +151,12 @@ class SplitCut:
         """Of a term of a block of channels."""
         return self.strides[0] * self.images * self.phase_rows * self.pitch * WIDTH
 
-    @property
+    @cached_attribute
     def term_bytes(self) -> int:
         """Of a term of all channels; behind it lies what the last tile may read."""
         return self.channel_blocks * self.plane_bytes + ROWS * self.strides[1] * WIDTH
 
-    @property
+    @cached_attribute
     def splits_ahead(self) -> bool:
         """Whether the input of a block is split beside the products of the one before: where it is a run of
         pixels, in whole vectors of channels."""
@@ -165,24 +165,24 @@ class SplitCut:
         row = p.is_plain_product and self.images == self.rows == 1 and math.prod(self.blocks) > 1
         return in_vectors and row and self.panels >= 2 * self.parts
 
-    @property
+    @cached_attribute
     def input_bytes(self) -> int:
         """Of the split input of a block."""
         return int(whole_lines(TERMS * self.term_bytes))
 
-    @property
+    @cached_attribute
     def streamed(self) -> bool:
         """Whether a block is one tile of digits: the filter is read from its first byte to its last one."""
         return self.form.scaled and self.outputs <= ROWS
 
-    @property
+    @cached_attribute
     def passes(self) -> int:
         """Entries of a pass over a panel."""
         if self.streamed:
             return self.entries
         return DIGIT_CHUNK if self.form.scaled else CHUNK
 
-    @property
+    @cached_attribute
     def sums_bytes(self) -> int:
         """Of the tiles of a block by a panel; where one pass does it, of those that are summed at once."""
         tiles = ACROSS if self.entries <= self.passes else -(-self.outputs // self.tile) + 1
@@ -204,7 +204,7 @@ class SplitCut:
             "scratch_stride": sums + self.sums_bytes, "group_bytes": self.sums_bytes // self.form.sums,
         }  # fmt: skip
 
-    @property
+    @cached_attribute
     def scratch_bytes(self) -> int:
         """Of a task."""
         return self.scratch_fields()["scratch_stride"]
@@ -232,7 +232,8 @@ def split_cut_like(problem: ConvProblem, known: SplitCut) -> SplitCut | None:
     """The cut with as many parts of the filters as one for other sizes of the maps, in blocks about as large;
     None where these do not stay in L2."""
     p, threads = row_view(problem), plan_threads()
-    found = min(_cuts(p, known.parts, known.form, known), key=lambda cut: split_cycles(cut, threads))
+    cuts = list(_cuts(p, known.parts, known.form, known))
+    found = min(cuts, key=lambda cut: split_cycles(cut, threads)) if len(cuts) > 1 else cuts[0]
     return found if found.scratch_bytes <= cache_sizes()[1] else None
 
 

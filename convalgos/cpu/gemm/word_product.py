@@ -11,7 +11,7 @@ from convalgos.cpu.gemm.word_driver import WORD_ARGUMENTS, sum_word_blocks
 from convalgos.cpu.gemm.word_packing import packed_word_filters
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime.packs import packs_words
-from convalgos.cpu.runtime.plan import RUN_FIELDS
+from convalgos.cpu.runtime.rebinding import RUN_FIELDS
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import matrix_tiles
 

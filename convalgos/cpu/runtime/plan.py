@@ -271,7 +271,7 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
     ) -> BoundRun:  # fmt: skip
         self._check_bound(x, y, residual)
         shares = residual is not None and share_elements(residual, y)
-        in_place = shares and not self._adds_to(y, residual)
+        in_place = residual is not None and shares and not self._adds_to(y, residual)
         wanted = epilogue.activation_of(activation)
         rest = None if wanted == epilogue.RELU and residual is None else wanted
         finishes = rest is not None or residual is not None

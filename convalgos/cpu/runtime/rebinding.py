@@ -33,7 +33,7 @@ class RunSettings(NamedTuple):
     in_place: bool  # whether y lies where the residual does
 
 
-class Numbers:
+class RunNumbers:
     """Those of the activation of a run."""
 
     __slots__ = ("numbers",)
@@ -68,7 +68,7 @@ class Rebinding:
         if settings.in_place != (residual == y[0]):
             return None
         record = copy_of_record(self.record)
-        begin, fields, numbers = jit.data_address()(record), by_name(record), Numbers()
+        begin, fields, numbers = jit.data_address()(record), by_name(record), RunNumbers()
         fields.x, fields.w, fields.y, fields.scratch = x[0], settings.w.data.address, y[0], scratch
         fields.bias, fields.relu = settings.bias_address, settings.relu
         if settings.fused:

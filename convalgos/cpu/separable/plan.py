@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty
+from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.bound_run import ALIGNMENT, BoundRun, Launch, check_bound, checked_scratch
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import vector_bytes
@@ -25,6 +26,24 @@ from convalgos.cpu.separable.band_kernels import (
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
 from convalgos.cpu.separable.records import FLOAT, BandRecords, BiasedActivation, KernelRecord
 from convalgos.cpu.vectors import simd
+
+
+class RunPlaces(NamedTuple):
+    """Addresses of the arrays of a run; 0 of what there is not."""
+
+    x: int
+    residual: int
+    y: int
+    mean: int
+    scratch: int
+    scratch_bytes: int
+
+
+class BlockRun(NamedTuple):
+    """What runs of a block have in common, whatever the sizes of its maps."""
+
+    w: PreparedFilter
+    outputs: tuple[BiasedActivation, ...]
 
 
 class SeparablePlan:
@@ -120,30 +139,48 @@ class SeparablePlan:
         scratch = checked_scratch(scratch, self.scratch_bytes)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
+        arrays, address = (x, residual, y, mean, scratch), jit.data_address()
+        if mean is not None:
+            check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
+        x_at, residual_at, y_at, mean_at, scratch_at = [0 if a is None else address(a) for a in arrays]
+        places = RunPlaces(x_at, residual_at, y_at, mean_at, scratch_at, scratch.nbytes)
+        return self._bound_at(places, BlockRun(w, tuple(outputs)), arrays)
+
+    def bound_again(
+        self, settings: BlockRun, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
+    ) -> BoundRun | None:
+        """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
+        if told or settings.w.key != self._key:
+            return None
+        residual, mean = x[1] if len(x) > 1 else 0, y[1] if len(y) > 1 else 0
+        places = RunPlaces(x[0], residual, y[0], mean, scratch, whole_lines(self.scratch_bytes))
+        return self._bound_at(places, settings)
+
+    def _bound_at(self, at: RunPlaces, settings: BlockRun, *kept: Any) -> BoundRun:
+        last, tasks = self.block.problems[-1], self._tasks
         # all that is given is shared: threads find their parts in their caches after steps that need less
-        share = (scratch.nbytes - self._sums_bytes) // self._tasks // ALIGNMENT * ALIGNMENT
-        given = zip(self.block.parts, w.data, outputs, strict=True)
+        share = (at.scratch_bytes - self._sums_bytes) // tasks // ALIGNMENT * ALIGNMENT
+        given = zip(self.block.parts, settings.w.data, settings.outputs, strict=True)
         records = [self._records.of(*of_part) for of_part in given]
-        address = jit.data_address()
-        records[0].set(x=address(x), x_n=math.prod(x.shape[1:]))
-        records[-1].set(y=address(y), y_n=math.prod(y_shape[1:]))
-        if residual is not None:
-            records[-1].set(residual=address(residual) - address(y), adds=1)
+        x_shape, y_shape = self.block.problems[0].array_shapes[0], last.array_shapes[2]
+        records[0].set(x=at.x, x_n=math.prod(x_shape[1:]))
+        records[-1].set(y=at.y, y_n=math.prod(y_shape[1:]))
+        if at.residual:
+            records[-1].set(residual=at.residual - at.y, adds=1)
         found = dict(zip(self.block.parts, records, strict=True))
         e, d, p = (found.get(part, self._records.none) for part in SeparableBlock._fields)
+        address = jit.data_address()
         record = KernelRecord(
-            SEPARABLE_FIELDS, tasks=self._tasks, images=last.N, band_count=self._cut.bands,
+            SEPARABLE_FIELDS, tasks=tasks, images=last.N, band_count=self._cut.bands,
             band_tiles=address(self._records.tiles), expansion=e.address, depthwise=d.address,
-            projection=p.address, vectors=self._cut.vectors, scratch=address(scratch),
+            projection=p.address, vectors=self._cut.vectors, scratch=at.scratch,
             scratch_bytes=share, hidden_bytes=self._cut.hidden_bytes,
             parts=self._cut.parts, pixels=address(self._pixels),
         )  # fmt: skip
-        launches = [Launch(run_separable_bands(), record.address, self._tasks)]
-        if mean is not None:
-            check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
-            sums = address(scratch) + self._tasks * share
-            kernel = sum_vectors(FLOAT.itemsize, self._lanes)
-            record.set(mean, sums=sums, mean=address(mean), sum_pixels=kernel)
+        launches = [Launch(run_separable_bands(), record.address, tasks)]
+        if at.mean:
+            sums = at.scratch + tasks * share
+            record.set(sums=sums, mean=at.mean, sum_pixels=sum_vectors(FLOAT.itemsize, self._lanes))
             finish = finish_means(FLOAT.itemsize, self._lanes)
             launches.append(Launch(finish, record.address, 1, alone=True))
-        return jit.bound_run(tuple(launches), self, x, w, y, residual, scratch, e, d, p, record)
+        return jit.bound_run(tuple(launches), self, settings, *kept, e, d, p, record, settings=settings)

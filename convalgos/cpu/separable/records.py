@@ -60,16 +60,13 @@ class KernelRecord:
         for name, value in values.items():
             setattr(self._fields, name, value)
 
-    def set_output(self, activation: Activation | None, bias: np.ndarray) -> np.ndarray:
-        """Set the bias and the activation; returns the two limits that the kernels keep sums within."""
-        numbers, address = activation_numbers(FLOAT, activation), jit.data_address()
-        self.set(bias, numbers, bias=address(bias), finish_numbers=address(numbers))
-        if activation is None or activation == RELU:
-            return LIMITS[0 if activation is None else 2 :]
-        if activation.name == "clip":
-            return numbers
-        self.set(finish=finish_address(FLOAT, activation))
-        return LIMITS
+
+class RunOutput(NamedTuple):
+    """The filter of a convolution, and what follows its sums, as fields of a record."""
+
+    values: dict[str, int]
+    limits: int  # address of the two that sums are kept within
+    kept: tuple[Any, ...]  # what the fields point to
 
 
 class Biases:
@@ -100,6 +97,7 @@ class BandRecords:
     def __init__(self, cut: BandCut, known: BandRecords | None = None):
         self._cut, self._lanes = cut, simd.lanes(FLOAT.itemsize)
         self._biases: Biases = Biases(self._lanes) if known is None else known._biases
+        self._outputs: dict[Any, RunOutput] = {} if known is None else known._outputs
         self._tables: list[np.ndarray] = []
         # of a part that is not there
         self.none: KernelRecord = KernelRecord(BLOCKED_ARGUMENTS) if known is None else known.none
@@ -118,19 +116,32 @@ class BandRecords:
 
     def of(self, part: str, w: np.ndarray, output: BiasedActivation) -> KernelRecord:
         """The record of a run of a part of the block, but for its arrays."""
-        address, problem = jit.data_address(), getattr(self._cut.block, part)
-        record = self._records[part].copy(w, self)
-        limits = record.set_output(output.activation, self._biases.of(output.bias, problem.K))
-        if part == "depthwise":
-            kernel = self._depthwise_kernel
-            if (kind := kind_of_block(kernel, output.activation)) != CLIP:
-                record.set(filter_block=filter_block(*kernel, kind), finish=0)
-                limits = activation_numbers(FLOAT, output.activation)
-            record.set(bounds=address(limits))
+        run = self._output_of(part, w, output)
+        record = self._records[part].copy(self, run)
+        record.set(**run.values)
+        if part != "depthwise":
+            record.set(limits=run.limits)
+        elif (kind := kind_of_block(self._depthwise_kernel, output.activation)) != CLIP:
+            kernel = filter_block(*self._depthwise_kernel, kind)
+            record.set(filter_block=kernel, finish=0, bounds=run.values["finish_numbers"])
         else:
-            record.set(limits=address(limits))
-        record.set(limits, w=address(w))
+            record.set(bounds=run.limits)
         return record
+
+    def _output_of(self, part: str, w: np.ndarray, output: BiasedActivation) -> RunOutput:
+        """What the sizes of the maps do not change of a run; found once for all of them."""
+        key = part, id(w), id(output.bias), output.activation
+        if key not in self._outputs:
+            filters, address = getattr(self._cut.block, part).K, jit.data_address()
+            bias, activation = self._biases.of(output.bias, filters), output.activation
+            numbers = activation_numbers(FLOAT, activation)
+            limits, finish = _output_step(activation, numbers)
+            values = {
+                "w": address(w), "bias": address(bias), "finish_numbers": address(numbers), "finish": finish,
+            }  # fmt: skip
+            kept = bias, numbers, limits, w, output.bias
+            self._outputs[key] = RunOutput(values, address(limits), kept)
+        return self._outputs[key]
 
     def _table(self, table: np.ndarray) -> int:
         """The address of a table, which is kept."""
@@ -204,3 +215,12 @@ def _tiles_of(counts: tuple[int, ...], most: int, lanes: int) -> tuple[dict[int,
         table[:-1, 2], table[:-1, 3] = length, np.searchsorted(kinds, length)
         tables[count] = table.view(ROW_TILE)[:, 0]
     return tables, kinds
+
+
+def _output_step(activation: Activation | None, numbers: np.ndarray) -> tuple[np.ndarray, int]:
+    """(the two limits that the kernels keep sums within, what else there is to do, if anything)."""
+    if activation is None or activation == RELU:
+        return LIMITS[0 if activation is None else 2 :], 0
+    if activation.name == "clip":
+        return numbers, 0
+    return LIMITS, finish_address(FLOAT, activation)
