@@ -36,7 +36,13 @@ def same_for(forward, shapes, **modules):
     return frozen._calls.networks
 
 
-def test_branches_by_sizes_are_taken_for_the_sizes_that_come():
+@pytest.fixture
+def open_at_once(monkeypatch):
+    """Other sizes are open from the second shape on."""
+    monkeypatch.setattr(whole_networks, "FIXED", 1)
+
+
+def test_branches_by_sizes_are_taken_for_the_sizes_that_come(open_at_once):
     def padded(m, x):
         return F.avg_pool2d(m.conv(F.pad(x, (0, 0, 0, 1)) if x.shape[2] % 2 else x), 2)
 
@@ -50,7 +56,7 @@ def test_branches_by_sizes_are_taken_for_the_sizes_that_come():
     same_for(doubled, [(1, 3, h, 8) for h in (8, 9, 12, 10, 14)], conv=nn.Conv2d(3, 4, 3))
 
 
-def test_numbers_made_for_a_size_are_made_again_for_another():
+def test_numbers_made_for_a_size_are_made_again_for_another(open_at_once):
     def weighted(m, x):
         return m.conv(x) * torch.linspace(0, 1, x.shape[3] - 2)
 
@@ -64,11 +70,17 @@ def test_a_batch_of_one_is_read_for_itself_where_dimensions_of_one_are_dropped()
     same_for(squeezed, [(n, 3, 6, 6) for n in (2, 3, 1)], conv=nn.Conv2d(3, 4, 3))
 
 
-def test_only_sizes_that_differ_are_open():
+def test_only_sizes_that_differ_are_open(open_at_once):
     networks = same_for(lambda m, x: m.conv(x), [(n, 3, 6, 7) for n in (1, 3, 5)], conv=nn.Conv2d(3, 4, 3))
     assert [net.free for net in networks] == [(frozenset(),), (frozenset({0}),)]
     rows = same_for(lambda m, x: m.linear(x), [(2, t, 8) for t in (5, 6, 9)], linear=nn.Linear(8, 4))
     assert [net.free for net in rows] == [(frozenset(),), (frozenset({1}),)]
+
+
+def test_a_few_sizes_are_read_for_each_and_more_are_open():
+    sizes = [(2, t, 8) for t in range(3, 10)]
+    networks = same_for(lambda m, x: m.linear(x), sizes, linear=nn.Linear(8, 4))
+    assert [net.is_open for net in networks] == [False] * whole_networks.FIXED + [True]
 
 
 def test_what_takes_long_to_read_for_open_sizes_is_read_for_each(monkeypatch):

@@ -68,6 +68,31 @@ def test_operators_are_computed_as_by_torch(function):
     own(Does(lambda m, x: function(x)), error=2e-5)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sin() + x.cos() * x.tan() + x.floor() - x.ceil() + x.sign() + x.atan(),
+        lambda x: x.flip(1) + x.flip((0, -1)),
+        lambda x: (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + x.var((0, 2), keepdim=True)),
+        lambda x: x.std() + x.var(1, unbiased=False) * x.std((1,), correction=0),
+        lambda x: x.repeat_interleave(3, 1).sum(1) + x.mean(1, keepdim=True).expand_as(x).logsumexp(1),
+        lambda x: F.rms_norm(x, (6,)) + F.rms_norm(x, (6,), torch.arange(6.0), 1e-3),
+        lambda x: F.layer_norm(x, (5, 6)) + F.layer_norm(x, (3, 5, 6), torch.arange(90.0).view(3, 5, 6)),
+        lambda x: F.interpolate(x, size=(7, 4)).sum() + F.interpolate(x, size=(13, 12)),
+        lambda x: F.interpolate(x, size=(3, 9), mode="bicubic"),
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic", align_corners=True),
+        lambda x: F.grid_sample(x, x.tanh()[:, 0, :, :4].reshape(-1, 5, 2, 2), align_corners=True),
+        lambda x: F.grid_sample(
+            x, F.affine_grid(x[:, 0, :2, :3], (2, 3, 4, 7), align_corners=False),
+            padding_mode="border", align_corners=False,
+        ),
+    ],
+)  # fmt: skip
+def test_less_common_operators_are_computed_as_by_torch(function):
+    x = torch.randn(2, 3, 5, 6)
+    own(Does(lambda m, x: function(x)), x, error=2e-5)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(
     "how", [{}, {"num_layers": 2, "batch_first": True, "bidirectional": True}, {"bias": False}], ids=str
@@ -160,7 +185,7 @@ def test_what_has_no_such_operators_says_why():
         return (
             x.double().sum(),
             x[x > 0].sum(),
-            x.std(1),
+            x.sort(1).values,
             F.softplus(x, 2.0),
             torch.div(x, 3, rounding_mode="floor"),
         )
@@ -168,7 +193,7 @@ def test_what_has_no_such_operators_says_why():
     left = graph_of_module(Does(forward).eval(), (torch.randn(2, 4, 3, 3),), {}).left
     reasons = " / ".join(left.values())
     for words in (
-        "computes in torch.float64", "takes what a mask tells", "std has no step here",
+        "computes in torch.float64", "takes what a mask tells", "sort has no step here",
         "softplus is a softplus with numbers of its own", "div has no step here",
     ):  # fmt: skip
         assert words in reasons

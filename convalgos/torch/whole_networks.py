@@ -21,7 +21,7 @@ from convalgos.torch import threads
 from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 
 SHAPES = 64  # of arguments, whose network is remembered
-FIXED = 8  # networks of fixed sizes, each with parameters of its own: those that were read last
+FIXED = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
 LONGER = 4  # times as long as fixed sizes took may the reading of open ones take
 
@@ -56,8 +56,9 @@ class ReadNetwork(NamedTuple):
 class WholeNetwork:
     """Calls of a module, by networks of what it computes.
 
-    The first call has the module read for its shapes. Another shape has it read with those sizes open that
-    differ, and where it cannot be read so, or not soon, for each shape by itself. The numbers of its
+    The first calls of other shapes have the module read for each: where all sizes are known, more is computed
+    here. Another batch, and other sizes than those of the first FIXED, have it read with those sizes open
+    that differ, and where it cannot be read so, or not soon, for each shape by itself. The numbers of its
     parameters are taken as it is read.
 
     Args:
@@ -144,6 +145,8 @@ class WholeNetwork:
             return None
         ways = [way for known in self.networks if known.others == others and (way := known.freed(shapes))]
         ways = [way for way in ways if not any(_within(old, way) for old in self._refused)]
+        if sum(not known.is_open for known in self.networks) < FIXED:
+            ways = [way for way in ways if all(own <= {0} for own in way)]
         return min(ways, key=lambda way: sum(map(len, way)), default=None)
 
     def _keep(self, found: ReadNetwork) -> None:

@@ -83,11 +83,11 @@ def _follows(name: str, model: OnnxModel) -> bool:
     if model.is_constant(name):
         return True
     node, shape = model.maker(name), model.tried_shape(name)
+    if node is not None and node.op in OF_SHAPES:
+        return True
     small = shape is not None and all(isinstance(n, int) for n in shape)
     if node is None or shape is None or not small or np.prod([*map(int, shape)], initial=1) > MOST:
         return False
-    if node.op in OF_SHAPES:
-        return True
     known = node.op in CALLS and all(follows_from_shapes(n, model) for n in node.inputs if n)
     return known and bool(node.inputs)
 

@@ -195,13 +195,18 @@ def _part(t: Translation, x: Value, axis: int, start: int, end: int) -> Value:
 
 
 def flipped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    """From the last element to the first along dimensions."""
-    rank = rank_of_tensor(a["self"])
-    axes = sorted(d % rank for d in a["dims"])
-    if not axes:
-        return t.value(a["self"])
-    numbers = ([-1] * len(axes), [-END] * len(axes), axes, [-1] * len(axes))
-    return t.emit("Slice", [t.value(a["self"]), *(t.constant(np.array(n, np.int64)) for n in numbers)])
+    """From the last element to the first along dimensions: as a slice, and whole rows by their numbers."""
+    x, shape = t.value(a["self"]), shape_of_tensor(a["self"])
+    axes = sorted(d % len(shape) for d in a["dims"])
+    for i, axis in enumerate(axes):
+        op, more = "Slice", [x, *_bounds(t, -1, -END, axis, -1)]
+        how: dict[str, Any] = {}
+        if axis < len(shape) - 1:
+            (n,) = known_sizes([shape[axis]])
+            op, more, how = "Gather", [x, t.constant(np.arange(n)[::-1].copy())], {"axis": axis}
+        last = i == len(axes) - 1
+        x = t.emit(op, more, **how) if last else t.between(op, more, shape, t.dtype(x), **how)
+    return x
 
 
 def repeated_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:

@@ -183,8 +183,6 @@ REDUCTIONS: dict[Any, Translate] = {
     ATEN.argmin.default: reductions.place_of_extreme_nodes("Min"),
     ATEN.logsumexp.default: reductions.reduced_nodes("ReduceLogSumExp"),
     ATEN.topk.default: reductions.top_nodes,
-    ATEN.sort.default: reductions.sorted_nodes,
-    ATEN.sort.stable: reductions.sorted_nodes,
     ATEN.var.correction: reductions.spread_nodes(rooted=False),
     ATEN.var.dim: reductions.spread_nodes(rooted=False),
     ATEN.std.correction: reductions.spread_nodes(rooted=True),

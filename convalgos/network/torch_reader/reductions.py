@@ -82,7 +82,7 @@ def _of_rank(dim: Any, rank: int) -> int:
     return int(dim % rank)
 
 
-# --- spread and order ------------------------------------------------------------------------
+# --- spread ------------------------------------------------------------------------
 
 
 def spread_nodes(rooted: bool) -> Translate:
@@ -107,11 +107,3 @@ def spread_nodes(rooted: bool) -> Translate:
         return t.emit("Sqrt", [t.between("Mul", [spread, factor], result)])
 
     return translate
-
-
-def sorted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
-    """All values from the least on, or from the largest, and their places."""
-    shape = shape_of_tensor(a["self"])
-    axis = _of_rank(a["dim"], len(shape))
-    k = t.constant(np.array(known_sizes([shape[axis]]), np.int64))
-    return t.emit_parts("TopK", [t.value(a["self"]), k], axis=axis, largest=int(a["descending"]))
