@@ -6,6 +6,7 @@ import pytest
 import convalgos as ca
 from convalgos.core.layouts import laid, to_logical
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import channel_scales
 from convalgos.cpu.gemm.digit_terms import find_units
 from convalgos.cpu.int8x3 import ALGORITHMS, MOST_PRODUCTS
 from convalgos.cpu.reference import deviation, error_scale, reference
@@ -186,3 +187,18 @@ def test_few_outputs_meet_digits_of_filters_once(text, largest):
     assert error <= DIGITS.error_bound(problem)
     x, w = np.rint(7 * x), np.rint(7 * w)
     np.testing.assert_array_equal(computed(problem, x, w), exact(problem, x, w))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1.5), (1, 4.1), (1, 9), (1, 0), (1, 1e-40), (1, np.inf), (1, np.nan)])
+def test_channels_that_are_alike_are_told_at_once(monkeypatch, sizes):
+    """As by the whole way, which also tells those that are not."""
+    largest = np.zeros((2, 1, 2, 16), np.int32)
+    largest[1, 0, :, 3] = np.array(sizes, np.float32).view(np.int32)
+    found = []
+    for short in (channel_scales._are_alike, lambda bits: False):
+        monkeypatch.setattr(channel_scales, "_are_alike", short)
+        to = np.full((1, channel_scales.scale_bytes(2)), 77, np.uint8)
+        factors = channel_scales.tell_scales(largest, to)
+        found.append((None if factors is None else factors.tolist(), to.tobytes()))
+    assert found[0] == found[1]
+    assert (found[0][0] is None) == (sizes in [(1, 1.5), (1, 4.1), (1, np.inf)])

@@ -320,6 +320,29 @@ def test_operators_are_left_out_where_autograd_alone_asks(last):
     assert {"convalgos::conv", "convalgos::conv_backward_data"} <= {e.key for e in profile.key_averages()}
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["channels_first", "channels_last"])
+@pytest.mark.parametrize("kernel, dtype", [(3, torch.float32), (1, torch.float64), (2, torch.bfloat16)])
+def test_steps_go_by_the_filters_of_their_time(last, kernel, dtype):
+    """Filters change in place between steps, and gradients of y come as they are, also without memory."""
+    memory = torch.channels_last if last else torch.contiguous_format
+    layer = nn.Conv2d(4, 6, kernel, stride=2, padding=1, groups=2, dtype=dtype).to(memory_format=memory)
+    ours = copy.deepcopy(layer)
+    ct.replace(ours)
+    x = torch.randn(3, 4, 7, 5, dtype=dtype).contiguous(memory_format=memory).requires_grad_()
+    limits = {"rtol": 0.1, "atol": 0.2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    for step in range(3):
+        found = []
+        for module in (ours, layer):
+            y = module(x)
+            ask = (x, *module.parameters()) if step else tuple(module.parameters())
+            dys = torch.ones((), dtype=dtype).expand(y.shape), torch.linspace(-1, 1, 6, dtype=dtype)
+            dy = dys[0] if step < 2 else dys[1].reshape(1, 6, 1, 1).expand(y.shape)
+            found.append((y, *torch.autograd.grad(y, ask, dy)))
+            with torch.no_grad():
+                module.weight.add_(0.5)
+        torch.testing.assert_close(*found, **limits)
+
+
 def test_no_copies_where_none_are_needed(monkeypatch):
     """Arrays that lie well are read where they are, and results are written where they stay."""
     seen, call, prepare = {}, Plan.__call__, Plan.prepare

@@ -42,7 +42,7 @@ def expected(module, x=X):
 def counted(monkeypatch):
     """How often an operator was called, or a call recorded without it, and a filter prepared."""
     seen = {"operator": 0, "recorded": 0, "prepared": 0}
-    operator, own_form, recorded = operators.conv, plan.Plan._in_own_form, training.recorded
+    operator, own_form, recorded = operators.conv, plan.Plan._in_own_form, training.record_call
 
     class Counted:
         directly = staticmethod(operator.directly)
@@ -65,7 +65,7 @@ def counted(monkeypatch):
     before = cell.cell_contents
     cell.cell_contents = Counted()
     monkeypatch.setattr(plan.Plan, "_in_own_form", in_own_form)
-    monkeypatch.setattr(training, "recorded", record)
+    monkeypatch.setattr(training, "record_call", record)
     yield seen
     cell.cell_contents = before
 

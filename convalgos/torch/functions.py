@@ -98,7 +98,7 @@ def _conv(
         )
         if call is not None:
             differentiated = is_differentiated(input, weight, bias)
-            return training.recorded(call, input, weight, bias) if differentiated else call.run(input)
+            return training.record_call(call, input, weight, bias) if differentiated else call.run(input)
     tensors, how = (input, weight, bias), (stride, padding, dilation, groups)
     if has_torch_function(tensors):  # a subclass of tensors, a proxy of torch.fx, or a mode
         theirs: Tensor = handle_torch_function(function, tensors, *tensors, *how)

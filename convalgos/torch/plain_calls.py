@@ -20,7 +20,7 @@ from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.setting import setting
 from convalgos.torch import operators, threads
 from convalgos.torch.eager import plain_values
-from convalgos.torch.tensor_views import laid_last, seen, tensor_of
+from convalgos.torch.tensor_views import laid_last, numbers_as_tensor, seen
 
 _plans = PlanCache()
 _kept, _clock = _plans.kept, _plans.clock
@@ -95,5 +95,5 @@ def run_on_numbers(
     """y of views of tensors of the CPU, like the input, (N, C, *spatial) whatever the layout of the plan."""
     threads.share()
     if plan.problem.layout == "channels_first":
-        return tensor_of(plan(x, w, bias=bias), input)
-    return tensor_of(seen(plan(laid_last(x), w, bias=bias)), input)
+        return numbers_as_tensor(plan(x, w, bias=bias), input)
+    return numbers_as_tensor(seen(plan(laid_last(x), w, bias=bias)), input)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from convalgos.api import call_plans
 from convalgos.torch.eager import plain_values
-from convalgos.torch.tensor_views import seen, tensor_of
+from convalgos.torch.tensor_views import numbers_as_tensor, seen
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -48,4 +48,4 @@ def compute_plain(
     )  # fmt: skip
     y = plan(*arrays, bias=bias, out=out)
     last = direction != "backward_weights" and how["layout"] == "channels_last"
-    return tensor_of(seen(y) if last else y, example)
+    return numbers_as_tensor(seen(y) if last else y, example)

@@ -21,7 +21,7 @@ def seen(y: np.ndarray) -> np.ndarray:
     return y.transpose(0, y.ndim - 1, *range(1, y.ndim - 1))
 
 
-def tensor_of(y: np.ndarray, example: Tensor) -> Tensor:
+def numbers_as_tensor(y: np.ndarray, example: Tensor) -> Tensor:
     """A tensor on an array of ours, of the dtype of another tensor."""
     tensor: Tensor = torch.from_numpy(y) if y.dtype is FLOAT32 else like(y, example)
     return tensor

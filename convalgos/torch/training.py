@@ -23,13 +23,13 @@ from convalgos.torch import autograd, threads
 from convalgos.torch.eager import is_idle, plain_values
 from convalgos.torch.operators import LAST
 from convalgos.torch.plain_calls import PlannedCall, run_on_numbers
-from convalgos.torch.tensor_views import laid_last, seen, tensor_of
+from convalgos.torch.tensor_views import laid_last, numbers_as_tensor, seen
 
 INPUTS = 4  # of `RecordedCall`
 _plans = {direction: PlanCache() for direction in ("backward_data", "backward_weights")}
 
 
-def recorded(call: PlannedCall, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def record_call(call: PlannedCall, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """y of a call, for whose gradients autograd will ask."""
     y: Tensor = RecordedCall.apply(input, weight, bias, call)  # type: ignore[no-untyped-call]
     return y
@@ -74,7 +74,7 @@ def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     if of_x:
         plan = _plan(ctx, "backward_data")
         result = plan(numbers, _prepared(plan, _numbers(w, False)))
-        dx = tensor_of(seen(result) if last else result, dy)
+        dx = numbers_as_tensor(seen(result) if last else result, dy)
     if of_w:
         x = x.contiguous(memory_format=LAST[x.dim()] if last else torch.contiguous_format)
         out = None
@@ -83,7 +83,7 @@ def _gradients(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         result = _plan(ctx, "backward_weights")(
             _numbers(x, last), numbers, out=None if out is None else _numbers(out, False)
         )
-        dw = tensor_of(result, dy) if out is None else out
+        dw = numbers_as_tensor(result, dy) if out is None else out
     return dx, dw, dy.sum((0, *range(2, dy.dim()))) if of_bias else None
 
 
