@@ -16,6 +16,7 @@ from jax import lax  # noqa: E402
 
 import convalgos as ca  # noqa: E402
 import convalgos.jax as cj  # noqa: E402
+from convalgos.core import huge_pages  # noqa: E402
 from convalgos.core.epilogue import activated, activation_of  # noqa: E402
 from convalgos.cpu.reference import reference  # noqa: E402
 from convalgos.jax import calls, handler, lax_calls  # noqa: E402
@@ -293,6 +294,36 @@ def test_conv_general_dilated(rng, monkeypatch, ndim, order, lhs_dilation):
     if lhs_dilation == 1:
         given = x, w, strides, "SAME", *how
         np.testing.assert_array_equal(cj.conv_general_dilated(*given), lax.conv_general_dilated(*given))
+
+
+@pytest.mark.parametrize("lhs_dilation", [1, 3])
+@pytest.mark.parametrize("order", [("NWC", "WIO", "NWC"), ("NCW", "OIW", "NWC"), ("CNW", "WOI", "NCW")])
+def test_one_channel_in_any_order(rng, order, lhs_dilation):
+    x = integers(rng, *[{"N": 3, "C": 1, "W": 40}[c] for c in order[0]])
+    w = integers(rng, *[{"O": 1, "I": 1, "W": 5}[c] for c in order[1]])
+    given = (1,), [(4, 4)], (lhs_dilation,), (2,), order
+    results = []
+    for conv in (cj.conv_general_dilated, lax.conv_general_dilated):
+        y, back = jax.vjp(lambda x, w, conv=conv: conv(x, w, *given), x, w)
+        results.append((y, *back(y)))
+    for mine, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_large_results_lie_in_huge_pages(rng, monkeypatch):
+    """Those of calls through Python, and of calls that are kept."""
+    asked = []
+    monkeypatch.setattr(calls, "ask_for_huge_pages", lambda *given: asked.append(given))
+    x, w = jnp.ones((1, 1, huge_pages.LEAST // 4 + 2), jnp.float32), integers(rng, 1, 1, 3)
+    program = jax.jit(cj.conv)
+    for factor in (1, 1, 1, 2):
+        y = program(x, factor * w)
+        assert y.nbytes == huge_pages.LEAST and (y == factor * w.sum()).all()
+    assert asked and asked[0][1] == huge_pages.LEAST
+    monkeypatch.undo()
+    memory = np.ones(3 * huge_pages.LEAST, np.uint8)
+    huge_pages.ask_for_huge_pages(memory.ctypes.data + 1, memory.size - 1)
+    assert memory.all()
 
 
 @pytest.mark.parametrize(

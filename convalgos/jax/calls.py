@@ -21,6 +21,7 @@ from convalgos.api import planning
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import missing
+from convalgos.core.huge_pages import ask_for_huge_pages
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
@@ -115,6 +116,7 @@ class Served:
         4. If the bias is the last one, too, the run is kept for this filter and bias.
         """
         x, w, *given, y = (view.at(a) for view, a in zip(self._views, addresses, strict=True))
+        ask_for_huge_pages(addresses[-1], y.nbytes)
         plan, bias = self.plan(), given[0] if given else None
         if plan.reads_filter and bias is None and self.call.order is None:
             run = plan.bind(x, w, y, None, self.call.activation)
@@ -166,7 +168,7 @@ class Served:
         """Let programs repeat a run, with w as None for any filter; False where its arrays must stay."""
         if not run.x_places or not run.y_places:
             return False
-        _slots().keep(self.number, run, w, bias)
+        _slots().keep(self.number, run, w, bias, self._views[-1].nbytes)
         return True
 
 
@@ -179,6 +181,10 @@ class _View(NamedTuple):
     @property
     def dtype(self) -> np.dtype:
         return numpy_dtype(self.dtype_name)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def at(self, address: int) -> np.ndarray:
         dtype = self.dtype

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.bound_run import BoundRun
+from convalgos.core.huge_pages import ADVICE, LEAST, PAGE, advising_function
 from convalgos.cpu.compile import code_generation
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_calls import word_at
@@ -47,7 +48,10 @@ TABLE = np.dtype([(name, np.int64) for name in ["rows", "minor", "function", "fa
 # A run that is kept, for the filter and the bias that have these bytes, or for any where these are none.
 # `free` is 1 while no thread is at it; `places` are rows of `bound_run.AddressWord`, of x, in the rows from
 # `x_count` on of y, and from `y_end` on of the filter. `run` goes through the table of the launches.
-FIELDS = "free w w_bytes bias bias_bytes places x_count y_end place_count table count run launch pool threads"
+FIELDS = (
+    "free w w_bytes bias bias_bytes places x_count y_end place_count table count run launch pool threads "
+    "advise y_bytes"
+)
 SLOT = np.dtype([(name, np.int64) for name in FIELDS.split()])
 PLACE = np.dtype([("word", np.int64), ("offset", np.int64)])
 
@@ -124,6 +128,9 @@ def run_slot(slot: int, frame: int) -> bool:
         place = places[i]
         begin = x if i < s.x_count else (y if i < s.y_end else w)
         carray(pointer(place.word), 1, np.int64)[0] = begin + place.offset
+    if s.advise != 0:
+        page = (y + PAGE - 1) // PAGE * PAGE
+        call(s.advise, (page, y + s.y_bytes - page, ADVICE))
     call(s.run, (s.pool, s.table, s.count, s.threads, s.launch))
     return True
 
@@ -226,7 +233,7 @@ class Slots:
         self._kept[number] = slot, None
         self._fill(max(64, 4 << len(self._kept).bit_length()))
 
-    def keep(self, number: int, run: BoundRun, w: bytes | None, bias: bytes) -> None:
+    def keep(self, number: int, run: BoundRun, w: bytes | None, bias: bytes, y_bytes: int) -> None:
         """Let a slot hold a run, for just this filter and bias; with None for any filter, by `w_places`."""
         slot, _ = self._kept[number]
         launches = run.launches or ()
@@ -239,6 +246,7 @@ class Slots:
             0, content[0].ctypes.data, len(w), content[1].ctypes.data, len(bias), rows.ctypes.data,
             len(run.x_places), len(run.x_places) + len(run.y_places), len(rows), table.ctypes.data,
             len(launches), jit.table_address(), jit.launch_address(), pool, threads,
+            advising_function() if y_bytes >= LEAST else 0, y_bytes,
         )  # fmt: skip
         at = slot.ctypes.data
         self._take(at)
