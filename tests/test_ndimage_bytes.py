@@ -1,4 +1,6 @@
-"""Bytes smoothed by three taps: SciPy's integers, of noise and where neighbours are equal."""
+"""Bytes smoothed by three taps: SciPy's integers, of noise and of equal neighbours; axes of one element."""
+
+from itertools import product
 
 import numpy as np
 import pytest
@@ -67,3 +69,27 @@ def test_which_filters_are_summed_in_fixed_point():
     ):  # fmt: skip
         assert why_not_bytes(BYTES, BYTES, [refused]) is not None
     assert why_not_bytes(BYTES, np.dtype(np.int8), [step_of(weights)]) is not None
+
+
+@pytest.mark.parametrize("char", "?Bhidf")
+def test_axes_of_one_element(char):
+    """Windows that are longer than an axis, wherever that lies: each element is its own neighbour there."""
+    rng = np.random.default_rng(12)
+    for shape in ((1,), (1, 1), (13, 1), (6, 9, 1), (1, 40, 1), (5, 1, 7), (1, 6, 1, 5)):
+        x = (rng.standard_normal(shape) * 50).astype(char)
+        taps = [int(n) for n in rng.integers(1, 5, len(shape))]
+        whole, parts = rng.integers(-3, 4, taps), rng.random(taps)
+        for mode, (name, given) in product(
+            ("reflect", "constant", "wrap"),
+            (("correlate", whole), ("convolve", parts), ("gaussian_filter", 1.1), ("laplace", None),
+             ("correlate1d", whole.ravel()), ("gaussian_laplace", 0.9)),
+        ):  # fmt: skip
+            arguments = () if given is None else (given,)
+            expected = getattr(scipy.ndimage, name)(x, *arguments, mode=mode, cval=2)
+            y = np.full_like(x, 1 if x.dtype.kind in "biu" else np.nan)
+            getattr(ca.ndimage, name)(x, *arguments, mode=mode, cval=2, output=y)
+            if x.dtype.kind in "biu":
+                np.testing.assert_array_equal(y, expected)
+            else:
+                most = 60 * (1 if given is None else np.abs(given).sum()) * np.abs(x).max()
+                np.testing.assert_allclose(y, expected, rtol=0, atol=most * np.finfo(x.dtype).eps + 1e-9)

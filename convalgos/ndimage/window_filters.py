@@ -103,7 +103,8 @@ def uniform_filter(
     Integers have SciPy's answers, those of float64: of each axis the mean is cut off behind the point. Of
     floating-point numbers each window is summed by itself in their own type, so that the error of a mean is
     at most `size` roundings of the mean of absolute values along each axis, however long that is; an infinity
-    or a NaN reaches the windows that hold it, and no others. Complex numbers are filtered by parts.
+    or a NaN reaches the windows that hold it, and no others. Complex numbers are filtered by parts. Negative
+    numbers have no meaning in uint64 that C defines: SciPy's there depend on how it was compiled.
 
     Args:
         input: array of any number of axes.

@@ -56,6 +56,7 @@ def passes_of(
 
     ending: how the last sums meet y, which are floats, as `line_endings` has it.
     """
+    shape, steps = _single_first(shape, steps)
     ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
     if why_not_volume(shape, x, y, ordered) is None:
         return [VolumePass(shape, x, y, ordered, ending)]
@@ -70,6 +71,14 @@ def passes_of(
         kind(shape, y if number else x, y, part, ending if number == last else PLAIN)
         for number, part in enumerate(together)
     ]
+
+
+def _single_first(shape: Shape, steps: Sequence[LineStep]) -> tuple[Shape, Sequence[LineStep]]:
+    """The same with filtered axes of one element before all others: lines along them would be of one, too."""
+    filtered = {step.axis for step in steps if shape[step.axis] == 1}
+    order = sorted(range(len(shape)), key=lambda axis: axis not in filtered)
+    moved = [step._replace(axis=order.index(step.axis)) for step in steps]
+    return tuple(shape[axis] for axis in order), moved
 
 
 def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:

@@ -99,6 +99,8 @@ class WindowFilter:
         self._lines = _line_passes(w, x, y, axes, fill)
         if self._lines:
             return
+        if y.kind == "f" or _exact_bytes(x, y, w, fill):  # sums in any order are the same
+            axes, w = _singles_before(axes, w)
         axes, step = _pixels(merged_axes(axes))
         w = w.reshape([axis.taps for axis in axes])
         sums = _sums_of(w.tobytes(), w.shape, x, y, float(fill))
@@ -162,6 +164,12 @@ def _line_passes(
         if axis.taps > 1
     ]
     return passes_of(tuple(axis.size for axis in axes), x, y, tuple(steps))
+
+
+def _singles_before(axes: Sequence[AxisWindow], w: Array) -> tuple[list[AxisWindow], Array]:
+    """The same with filtered axes of one element before all others: rows of one would take a loop each."""
+    order = sorted(range(len(axes)), key=lambda i: axes[i].size > 1 or axes[i].taps == 1)
+    return [axes[i] for i in order], w.transpose(order)
 
 
 def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:

@@ -19,8 +19,8 @@ from convalgos.cpu.runtime.array_steps import RUN, ArrayRun, run_array_steps
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, external, pointer
 
-COUNT = 8  # calls of a function
-AGAIN = 32  # times that one must be told otherwise, to be found in the place of one of so many
+COUNT = 16  # calls of a function
+AGAIN = 16  # times that one must be told otherwise, to be found in the place of one of so many
 # An argument: a value, an array that is filled where it lies, one that is so by a copy, an array of numbers,
 # one that is read, or values in a row
 SAME, FILLED, COPIED, NUMBERS, READ, ITEMS = range(6)
@@ -191,7 +191,10 @@ class RecentCalls:
         if len(asked) > AGAIN * COUNT:
             asked.clear()
         asked[key] = times = asked.get(key, 0) + 1
-        return times == (1 if self._number < COUNT else AGAIN)
+        if times < (1 if self._number < COUNT else AGAIN):
+            return False
+        asked[key] = 0  # another call may take its place
+        return True
 
     def add(
         self, kept: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
