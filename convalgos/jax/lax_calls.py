@@ -86,11 +86,7 @@ def _convolve(
     transposed = any(n != 1 for n in lhs_dilation)
     if transposed and (isinstance(padding, str) or any(s != 1 for s in strides)):
         return None
-    one = lhs.shape[order.lhs_spec[1]] == rhs.shape[order.rhs_spec[0]] == 1  # channel: any order is ours
-    if one:
-        rhs = jnp.transpose(rhs, order.rhs_spec)  # a change of shape, which copies nothing
-        order = order._replace(rhs_spec=tuple(range(ndim + 2)))
-    last = not one and order.lhs_spec == (0, ndim + 1, *range(1, ndim + 1))
+    last = order.lhs_spec == (0, ndim + 1, *range(1, ndim + 1))
     x = lhs if last else jnp.transpose(lhs, order.lhs_spec)
     kernel = tuple(rhs.shape[axis] for axis in order.rhs_spec[2:])
     sizes = x.shape[1:-1] if last else x.shape[2:]
