@@ -57,7 +57,7 @@ def passes_of(
     ending: how the last sums meet y, which are floats, as `line_endings` has it.
     """
     shape, steps = _single_first(shape, steps)
-    ordered = sorted(steps, key=lambda step: step.axis) if _commute(steps, x, y) else steps
+    ordered = tuple(sorted(steps, key=lambda step: step.axis)) if _commute(steps, x, y) else steps
     if why_not_volume(shape, x, y, ordered) is None:
         return [VolumePass(shape, x, y, ordered, ending)]
     kind, size = LinePass, 4 if y.name in SINGLE else 8
