@@ -73,12 +73,12 @@ def passes_of(
     ]
 
 
-def _single_first(shape: Shape, steps: Sequence[LineStep]) -> tuple[Shape, Sequence[LineStep]]:
+def _single_first(shape: Shape, steps: Sequence[LineStep]) -> tuple[Shape, tuple[LineStep, ...]]:
     """The same with filtered axes of one element before all others: lines along them would be of one, too."""
     filtered = {step.axis for step in steps if shape[step.axis] == 1}
     order = sorted(range(len(shape)), key=lambda axis: axis not in filtered)
     moved = [step._replace(axis=order.index(step.axis)) for step in steps]
-    return tuple(shape[axis] for axis in order), moved
+    return tuple(shape[axis] for axis in order), tuple(moved)
 
 
 def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
