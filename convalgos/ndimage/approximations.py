@@ -19,9 +19,12 @@ from convalgos.cpu.filtering.coarse_gaussians import (
     steps_within,
     why_not_coarse,
 )
-from convalgos.cpu.filtering.recursive_gaussians import Recursion, recurse_along, recursions_within
-from convalgos.cpu.filtering.recursive_kernels import WIDTH
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.filtering.recursive_gaussians import (
+    Recursion,
+    parts_of_lines,
+    recurse_along,
+    recursions_within,
+)
 from convalgos.ndimage import arguments
 from convalgos.ndimage.conversions import holds
 from convalgos.ndimage.known_calls import Write
@@ -93,11 +96,13 @@ def _coarse(
 
 
 def _few_lines(x: np.ndarray, dtype: np.dtype, smoothed: Sequence[Smoothed]) -> bool:
-    """Whether sums take less time than recursions, which take as long for one line as for `at_once`."""
-    at_once = WIDTH * simd.lanes(dtype.itemsize)
-    lines = [(x.size // x.shape[axis], radius) for axis, _, _, _, radius in smoothed]
-    sums = sum(count * radius for count, radius in lines)
-    return bool(sums < RECURSED * sum(-(-count // at_once) * at_once for count, _ in lines))
+    """Whether sums take less time than recursions, which take as long for one line as for many."""
+    sums = x.size * sum(radius for *_, radius in smoothed)
+    elements = 0
+    for axis, _, _, _, radius in smoothed:
+        size = x.shape[axis]
+        elements += parts_of_lines(x.size // size, size, radius, dtype.itemsize)[1]
+    return sums < RECURSED * elements
 
 
 def _recursive(

@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.boundaries import source_indices
+from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.cpu.filtering.recursive_kernels import RECURSION_FIELDS, WIDTH, filter_recursively
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.threads import plan_threads
@@ -24,6 +25,7 @@ POLES = {
     ),
 }
 TAIL = 12  # standard deviations after which nothing is left of the exponentials
+LONGEST = 16  # times the reach of a filter: parts of lines, of which caches hold a panel; Sapphire Rapids
 ROUNDED = 1  # roundings of a type, times a standard deviation, that states gather; 0.2 measured
 
 
@@ -70,6 +72,44 @@ def recursions_within(
     return None
 
 
+def parts_of_lines(count: int, size: int, reach: int, itemsize: int) -> tuple[int, int]:
+    """(parts of each of some lines along rows that are filtered by themselves, elements that this takes).
+
+    A recursion takes as long for one line as for a panel of them. A part begins and ends `reach` elements
+    beyond its own, and a recursion as many beyond these.
+    """
+    panel = WIDTH * simd.lanes(itemsize)
+    whole = -(-count // panel) * panel * size  # beyond the ends of whole lines nothing is stored
+    length = max(min(-(-size * count // (plan_threads() * panel)), LONGEST * reach), reach, 1)
+    parts = -(-size // length)
+    split = -(-count * parts // panel) * panel * (length + 4 * reach)
+    return (parts, split) if split < whole else (1, whole)
+
+
+def _recurse_by_parts(
+    x: np.ndarray, y: np.ndarray, by: Recursion, boundary: str, fill: float, parts: int
+) -> None:
+    """y (lines, size) = lines of x filtered, in parts beside each other."""
+    (lines, size), reach = x.shape, by.reach
+    length = -(-size // parts)
+    width, full = length + 2 * reach, size // length
+    held = np.empty((lines, parts, width), x.dtype)
+    first, last = -(-reach // length), (size - reach) // length  # parts from here on up to here lie inside
+    if first < last:
+        inside = sliding_window_view(x, width, 1)[:, first * length - reach :: length]
+        held[:, first:last] = inside[:, : last - first]
+    sources = np.array(source_indices(boundary, size, reach, parts * length - size + reach))
+    for part in range(parts):
+        if not first <= part < last:
+            at = sources[part * length : part * length + width]
+            held[:, part] = np.where(at == OUTSIDE, x.dtype.type(fill), x[:, at])
+    recurse_along(held, held, 2, by, "edge", 0.0)
+    own = held[:, :, reach : reach + length]
+    y[:, : full * length].reshape(lines, full, length)[...] = own[:, :full]
+    if full < parts:
+        y[:, full * length :] = own[:, full, : size - full * length]
+
+
 def recurse_along(x: np.ndarray, y: np.ndarray, axis: int, by: Recursion, boundary: str, fill: float) -> None:
     """y = x filtered along an axis, both C-contiguous, of one shape and float dtype; both may be one."""
     size, after = x.shape[axis], int(np.prod(x.shape[axis + 1 :]))
@@ -80,6 +120,10 @@ def recurse_along(x: np.ndarray, y: np.ndarray, axis: int, by: Recursion, bounda
         y[...] = np.moveaxis(turned, -1, axis)
         return
     before = x.size // (size * after)
+    parts, _ = parts_of_lines(before, size, by.reach, x.itemsize)
+    if after == 1 and parts > 1:
+        _recurse_by_parts(x.reshape(before, size), y.reshape(before, size), by, boundary, fill, parts)
+        return
     sources = np.array(source_indices(boundary, size, by.reach, by.reach))
     numbers, filled = by.numbers.astype(x.dtype), np.full(1, fill, x.dtype)
     wide = WIDTH * lanes * x.itemsize
