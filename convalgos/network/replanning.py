@@ -141,11 +141,8 @@ class _Replanning:
     def _remember(self, key: Hashable, step: StepLike) -> None:
         """Keep what a step is for these shapes of its inputs: those of other inputs of the network may be
         the same behind strides."""
-        memo = self._known.steps_like
-        with suppress(RuntimeError, KeyError):  # another thread changes it just now
-            while len(memo) >= STEPS:
-                del memo[next(iter(memo))]  # the oldest
-        memo[key] = step
+        _forget_oldest(self._known.steps_like, STEPS)
+        self._known.steps_like[key] = step
 
     def _step(self, known: PlannedStep) -> Generator[None, None, PlannedStep]:
         """Finds the shapes of what a step writes; when it goes on, it is planned."""
@@ -259,9 +256,7 @@ class _Replanning:
         """What was made for other shapes of the inputs, between which layers with few pixels are the same."""
         made = self._known.made_like
         if key not in made:
-            with suppress(RuntimeError, KeyError):  # another thread changes it just now
-                while len(made) >= MADE:
-                    del made[next(iter(made))]  # the oldest
+            _forget_oldest(made, MADE)
             made[key] = make()
         return made.get(key) or make()  # another thread may have let go of it
 
@@ -332,3 +327,10 @@ class _Replanning:
         if limit is not None and plan.scratch_bytes > limit:
             raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")
         return plan
+
+
+def _forget_oldest(memo: dict[Any, Any], most: int) -> None:
+    """Make room for one more of so many."""
+    with suppress(RuntimeError, KeyError):  # another thread changes it just now
+        while len(memo) >= most:
+            del memo[next(iter(memo))]

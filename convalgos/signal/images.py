@@ -164,17 +164,15 @@ def _bordered(
         return None
     if correlates:
         w = w.conj()[::-1, ::-1]
-    turned = swapped and correlates
+    x, turned = x.astype(dtype, copy=False), swapped and correlates
     if boundary != "fill":
         w = periodic_images.within_period(x, w.astype(dtype, copy=False), boundary)
     gathered = wanted[0][1] * wanted[1][1] * w.size
     y = None
     if boundary != "fill" and dtype.kind in "fc" and gathered > short_windows.GATHERED:
-        y = periodic_images.circular(
-            x.astype(dtype, copy=False), w.astype(dtype, copy=False), wanted, boundary
-        )
+        y = periodic_images.circular(x, w, wanted, boundary)
     if y is None:
-        padded = _padded(x.astype(dtype, copy=False), w.shape, wanted, boundary, fillvalue)
+        padded = _padded(x, w.shape, wanted, boundary, fillvalue)
         if w.size == 1:
             with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
                 y = np.multiply(padded, w[0, 0], dtype=dtype)

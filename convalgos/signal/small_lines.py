@@ -13,7 +13,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.filtering.decimated_sums import DecimatedSums, are_few, reads_in_place
+from convalgos.cpu.filtering.decimated_sums import DecimatedSums, are_few
 from convalgos.cpu.filtering.rate_records import Rates
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
@@ -302,7 +302,7 @@ def _rates(
     )
     few = are_few(rates)
     if n * dtype.itemsize > BYTES_OF_LINE:
-        if not few or not reads_in_place(rates):
+        if not few or not rates.lie_as_they_are_read:
             return None
         call = _of_neighbours(call)
     made = DecimatedSums(rates) if few else SmallRates(rates)

@@ -109,9 +109,9 @@ class DecimatedSums:
     """
 
     def __init__(self, rates: Rates):
-        r, trimmed = rates, _ends_in_zeros(rates)
-        size, reach, low = r.dtype.itemsize, len(r.ends[0]), 0 if trimmed else len(r.ends[0])
-        high = 0 if trimmed else len(r.ends[1])
+        r, trimmed = rates, rates.end_in_zeros
+        size, reach = r.dtype.itemsize, len(r.ends[0])
+        low, high = (0 if trimmed else len(end) for end in r.ends)
         of_phase = reach + 1
         places: list[int] = []
         for phase in range(min(r.up, r.outputs)):
@@ -123,7 +123,7 @@ class DecimatedSums:
         begin, end = (np.clip(start + k, -low, r.n + high) for k in (0, of_phase))
         windows = np.stack([begin + low, output % r.up * of_phase + begin - start, end - begin], 1)
         beyond = np.concatenate([np.arange(low), np.arange(low + r.n, low + r.n + high)])
-        laid = 0 if reads_in_place(r) and r.n * size > MOST_LAID else low + r.n + high
+        laid = 0 if r.lie_as_they_are_read and r.n * size > MOST_LAID else low + r.n + high
         memory = scratch(laid * size)
         self.kept, self.record, self.address = rate_record(
             r,
@@ -141,26 +141,31 @@ class DecimatedSums:
 
 def are_few(rates: Rates) -> bool:
     """Whether dot products are faster than sums of whole phases."""
-    r, trimmed = rates, _ends_in_zeros(rates)
-    lanes = simd.vector_bytes() // r.dtype.itemsize
-    taps, phases = len(r.ends[0]) + 1, min(r.up, r.outputs)
-    beyond = sum(map(len, r.ends)) * BEYOND
-    one, in_place = r.neighbours and r.parts == 1, reads_in_place(r)
-    read = min(1, phases * taps / r.down)  # of all samples
-    laid = r.n * read * (BESIDE if one and r.down == 1 else ALONE)
-    vectors = phases * -(-r.outputs // (r.up * lanes)) * taps
-    of_phases = phases * PHASE + vectors * r.numbers * TAP_VECTOR + r.outputs * OUTPUT
-    read = r.outputs * taps  # samples, at most
-    sides = 0 if trimmed else sum(map(len, r.ends))
-    copied = read * BEYOND if read < r.n + sides else r.n * (BESIDE if one else ALONE) + sides * BEYOND
+    return _seconds_of_dots(rates) < _seconds_of_phases(rates)
+
+
+def _seconds_of_dots(r: Rates) -> float:
+    taps, lanes = len(r.ends[0]) + 1, simd.vector_bytes() // r.dtype.itemsize
     dots = r.outputs * (DOT + -(-taps // lanes) * r.numbers * DOT_VECTOR)
-    return dots + (0.0 if in_place else copied) < laid + beyond + of_phases
+    if r.lie_as_they_are_read:
+        return dots
+    read = r.outputs * taps  # samples, at most
+    sides = 0 if r.end_in_zeros else sum(map(len, r.ends))
+    if read < r.n + sides:
+        return dots + read * BEYOND
+    return dots + r.n * (BESIDE if _lie_side_by_side(r) else ALONE) + sides * BEYOND
 
 
-def reads_in_place(rates: Rates) -> bool:
-    """Whether dot products read lines where they are, if samples are neighbours in memory."""
-    return rates.neighbours and rates.parts == 1 and _ends_in_zeros(rates)
+def _seconds_of_phases(r: Rates) -> float:
+    """Those of `small_rates`."""
+    taps, lanes = len(r.ends[0]) + 1, simd.vector_bytes() // r.dtype.itemsize
+    phases = min(r.up, r.outputs)
+    part = min(1, phases * taps / r.down)  # of all samples that is read
+    laid = r.n * part * (BESIDE if _lie_side_by_side(r) and r.down == 1 else ALONE)
+    beyond = sum(map(len, r.ends)) * BEYOND
+    vectors = phases * -(-r.outputs // (r.up * lanes)) * taps
+    return laid + beyond + phases * PHASE + vectors * r.numbers * TAP_VECTOR + r.outputs * OUTPUT
 
 
-def _ends_in_zeros(rates: Rates) -> bool:
-    return rates.mixes is None and all((end < 0).all() for end in rates.ends)
+def _lie_side_by_side(r: Rates) -> bool:
+    return r.neighbours and r.parts == 1

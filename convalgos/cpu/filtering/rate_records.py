@@ -47,6 +47,16 @@ class Rates(NamedTuple):
         """Of an element."""
         return 2 if self.dtype.kind == "c" else 1
 
+    @property
+    def end_in_zeros(self) -> bool:
+        """Whether nothing but zeros lies beyond the ends."""
+        return self.mixes is None and all((end < 0).all() for end in self.ends)
+
+    @property
+    def lie_as_they_are_read(self) -> bool:
+        """Whether windows of samples can be read where they are, if samples are neighbours in memory."""
+        return self.neighbours and self.parts == 1 and self.end_in_zeros
+
 
 def rate_record(
     rates: Rates, tables: dict[str, Any], places: list[int], memory: np.ndarray, **values: int

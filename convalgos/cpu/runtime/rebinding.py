@@ -54,13 +54,7 @@ class Rebinding:
     def bound_again(
         self, settings: RunSettings, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
     ) -> BoundRun | None:
-        """A run as `bind` gave it for other sizes; None where it has to be bound as the first was.
-
-        Args:
-            settings: of that run.
-            x, y: addresses of its arrays, x and the residual, and y, which the caller keeps alive.
-            told: whether the run is told where they lie.
-        """
+        """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
         known = type(self) is settings.kind and self._key == settings.w.key and self._binds
         if not known or any(self._passes) or (settings.fused and not self._finishes):
             return None

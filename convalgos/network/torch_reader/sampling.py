@@ -14,18 +14,15 @@ PADDINGS = (b"zeros", b"border", b"reflection")
 
 def cubic_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """By cubic interpolation along each dimension."""
-    sizes = known_sizes(shape_of_tensor(node)[2:])
-    scales = [float(f) for f in a.get("scale_factors") or ()]
-    channels = known_sizes(shape_of_tensor(a["input"])[1:2])
-    given = [t.constant(np.array([1, 1, *scales], np.float32))] if scales else []
-    given = given or ["", t.constant(np.array([*_images(a), *channels, *sizes], np.int64))]
+    images, *others = shape_of_tensor(node)
+    maps, scales = known_sizes(others), [float(f) for f in a.get("scale_factors") or ()]
+    if scales:
+        given = [t.constant(np.array([1, 1, *scales], np.float32))]
+    else:
+        given = ["", t.constant(np.array([*known_sizes([images]), *maps], np.int64))]
     coordinates = b"align_corners" if a["align_corners"] else b"half_pixel"
     how = {"coordinate_transformation_mode": coordinates, "cubic_coeff_a": -0.75}
     return t.emit("Resize", [t.value(a["input"]), "", *given], mode=b"cubic", **how)
-
-
-def _images(a: Arguments) -> list[int]:
-    return known_sizes(shape_of_tensor(a["input"])[:1])
 
 
 def grid_sampling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
