@@ -20,6 +20,12 @@ from convalgos.torch import threads  # noqa: E402
 pytestmark = pytest.mark.skipif(not threads._loop(), reason="this torch has no OpenMP of GNU's form")
 
 
+@pytest.fixture(autouse=True)
+def _threads_that_spin(monkeypatch):
+    """Also where the tests are run with others."""
+    monkeypatch.setattr(threads, "_sleep_at_once", lambda: False)
+
+
 def borrowed(work):
     """What `work` returns in a thread that borrows torch's."""
 
@@ -49,6 +55,28 @@ def test_calls_through_torch_borrow_its_threads_and_others_do_not():
     assert pool(lambda: jit.launch) is None
     assert pool(lambda: ct.conv2d(x, w)) is not None is not own
     assert pool(lambda: module(x)) is pool(lambda: ct.conv2d(x, w))
+
+
+@pytest.mark.parametrize(
+    ("policy", "turns", "asleep"),
+    [
+        ("", "", False),
+        ("active", "", False),
+        ("passive", "", True),
+        (" PASSIVE", "", True),
+        ("passive", "1000", False),
+        ("", "0", True),
+    ],
+)
+def test_threads_that_sleep_at_once_are_not_borrowed(monkeypatch, policy, turns, asleep):
+    monkeypatch.undo()
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    monkeypatch.setenv("GOMP_SPINCOUNT", turns)
+    threads._sleep_at_once.cache_clear()
+    try:
+        assert borrowed(lambda: hasattr(jit._this, "pool")) is not asleep
+    finally:
+        threads._sleep_at_once.cache_clear()
 
 
 def test_every_task_is_run_once():
@@ -109,5 +137,8 @@ if pid == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     assert hasattr(os, "fork"), "GNU's OpenMP is of systems that fork"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    environment = {**os.environ, "OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "1000"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment
+    )
     assert done.returncode == 0, f"{done.returncode}: {done.stdout} {done.stderr}"
