@@ -97,7 +97,7 @@ def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, ba
 
 
 def test_filters_are_held_by_their_runs_only():
-    """A plan serves many networks, and outlives them."""
+    """A plan serves several layers, and their filters may be replaced."""
     rng, plan = np.random.default_rng(0), SeparablePlan(block := block_of(1, 8, 32, 8, (6, 6), 3, 1))
     x, y = (np.zeros(block.problems[i].array_shapes[2 * -i], np.float32) for i in (0, -1))
     w = plan.prepare([integers(rng, p.w_shape) for p in block.problems])
