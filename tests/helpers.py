@@ -2,8 +2,10 @@
 
 import math
 import random
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, assume, settings
@@ -17,6 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer
 from convalgos.select import algorithms, find_algorithm
 from convalgos.testing import KINDS, PROBLEMS, Guarded, check, check_all, example, table_problems
+from convalgos.tools.bench.suites import suites
 
 __all__ = ["KINDS", "PROBLEMS", "Guarded", "check", "check_all", "example", "table_problems"]
 
@@ -185,3 +188,16 @@ def check_output_step_on_images_apart(plan: Plan, activation: ActivationLike) ->
     assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
     assert np.array_equal(y, plan(x, w, bias=bias, activation=activation, residual=residual))
     assert np.array_equal(sums, plan(x, w, bias=bias)) and not whole[:, [0, -1]].any()
+
+
+def check_workspaces(kinds: Iterable[Algorithm], one: Algorithm, texts: Iterable[str]) -> None:
+    """Those of all layers of networks are small, and what plans of `one` take is what it says."""
+    for algorithm, layer in product(kinds, [layer for suite in suites().values() for layer in suite]):
+        problem = layer.problem
+        if algorithm.why_not(problem) is None:
+            most = max(64 << 20, problem.bytes)
+            assert algorithm.workspace_bytes(problem) <= most, f"{algorithm.id} on {problem}"
+    for problem in map(ConvProblem.parse, texts):
+        plan: Any = one.serve(problem)
+        assert plan.workspace_bytes == one.workspace_bytes(problem)
+        assert plan.new_workspace().scratch.nbytes == plan.workspace_bytes

@@ -60,8 +60,11 @@ def ways(problem) -> set[tuple]:
     from convalgos.cpu.winograd_weights import WinogradWeights
 
     found: set[tuple] = set()
+    turned: dict = {}  # (direction, what is computed) -> the problem: the same for most algorithms
     for algorithm in (*fft_tiles.ALGORITHMS[:1], *winograd.ALGORITHMS, *winograd_weights.ALGORITHMS):
-        faced = algorithm.computed(problem).replace(direction=algorithm.directions[0])
+        computed, direction = algorithm.computed(problem), algorithm.directions[0]
+        if (faced := turned.get((direction, computed))) is None:
+            faced = turned[direction, computed] = computed.replace(direction=direction)
         if algorithm.why_not(faced) is None:
             found.add((algorithm.id,))
             of_filter = isinstance(algorithm, WinogradWeights)
@@ -202,7 +205,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=())
     given = parser.parse_args()
     assume_caches(surrounding(given.batch)[1])
-    from helpers import example
+    from convalgos.testing import example
 
     for problem, kind, rng in problems_of(given.seed, given.batch, given.problems):
         told = {"problem": str(problem), "direction": problem.direction, "kind": kind}

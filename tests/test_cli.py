@@ -2,10 +2,8 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -174,29 +172,6 @@ def test_a_wrong_or_failing_algorithm_ends_in_status_1(table, tmp_path, monkeypa
 def test_nothing_to_run_with_is_an_error():
     result = run("bench", "n1 c4 w9 k4 s3 compute_tf32", *QUICK, status=2)
     assert "no algorithm can serve any of these layers" in result.stderr
-
-
-def test_ctrl_c_leaves_the_file_and_the_table_of_what_was_done(tmp_path):
-    table, path = tmp_path / "slow.csv", tmp_path / "out.json"
-    table.write_text(TABLE + "net,slow,2,8,64,64x64,64,61x61,1x1,30x30,1x1,1\n")
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # CI may ignore it
-    code += "from convalgos.tools.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "bench", str(table), *QUICK, "--json", str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 120
-        while not path.exists() or len(json.loads(path.read_text())["layers"]) < 2:
-            assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-            time.sleep(0.02)
-        time.sleep(0.2)  # into the third layer, which takes minutes
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert [layer["name"] for layer in json.loads(path.read_text())["layers"]] == ["first", "second"]
-    assert "second" in output and "slow" not in output
-    assert errors.strip() == "interrupted after 2 of 3 layers"
 
 
 def test_ctrl_c_elsewhere_has_the_same_status(monkeypatch):

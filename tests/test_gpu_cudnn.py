@@ -29,8 +29,6 @@ from convalgos.select import choose, devices, find_algorithm, registry
 from convalgos.select.measured import Measured
 from convalgos.select.wisdom_file import IDS
 
-STRICT = "eng6"  # the first strict plan of the stand-in that fits the usual limit
-
 
 @pytest.fixture
 def install(monkeypatch):

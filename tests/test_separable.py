@@ -1,6 +1,8 @@
 """Depthwise convolutions joined with the pointwise ones around them, band by band."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -92,6 +94,22 @@ def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, ba
         if mean is not None:
             found, wanted = to_logical(mean, LAYOUTS["y_layout"], last.K), right.mean((2, 3), keepdims=True)
             assert np.allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(right).max())
+
+
+def test_filters_are_held_by_their_runs_only():
+    """A plan serves several layers, and their filters may be replaced."""
+    rng, plan = np.random.default_rng(0), SeparablePlan(block := block_of(1, 8, 32, 8, (6, 6), 3, 1))
+    x, y = (np.zeros(block.problems[i].array_shapes[2 * -i], np.float32) for i in (0, -1))
+    w = plan.prepare([integers(rng, p.w_shape) for p in block.problems])
+    outputs = [BiasedActivation(integers(rng, (p.K,))) for p in block.problems]
+    runs, held = [plan.bind(x, w, y, outputs)], [weakref.ref(array) for array in w.data]
+    runs.append(plan.bound_again(runs[0].settings, [0], [0], 0, False))
+    del w
+    gc.collect()
+    assert all(each() is not None for each in held) and None not in runs
+    runs.clear()
+    gc.collect()
+    assert all(each() is None for each in held)
 
 
 def test_other_convolutions_are_not_joined():

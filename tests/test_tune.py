@@ -1,7 +1,6 @@
 """Tuning: what it leaves in the wisdom, what it passes over, and figures of the machine to be believed."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 
@@ -113,13 +112,6 @@ def terminated(*command):
 def test_a_tuning_that_is_terminated_keeps_what_it_found(captured):
     assert "1 of 3 problems tuned" in terminated("tune", captured)
     assert tune.is_known(SMALL, "measure")
-
-
-def test_a_bench_that_is_terminated_shows_and_keeps_what_it_found(captured, tmp_path):
-    path = tmp_path / "found.json"
-    told = terminated("bench", captured, "--peers", "none", "--json", path)
-    assert "interrupted after 1 of 3 layers" in told and "captured_1" in told
-    assert [layer["name"] for layer in json.loads(path.read_text())["layers"]] == ["captured_1"]
 
 
 # --- the machine -----------------------------------------------------------------------------

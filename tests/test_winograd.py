@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import check, example
+from helpers import check, check_workspaces, example
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
@@ -19,7 +19,6 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import search
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.winograd import ALGORITHMS, Winograd, WinogradPlan
-from convalgos.tools.bench.suites import suites
 
 MACHINE = Machine("test", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 2e-6)
 BLOCKED = blocked_layout(simd.lanes(4))
@@ -148,17 +147,8 @@ def test_transformed_filter(text, dtype):
 
 
 def test_workspaces_are_what_is_taken_and_small():
-    for algorithm in ALGORITHMS:
-        for layer in (layer for suite in suites().values() for layer in suite):
-            problem = layer.problem
-            if algorithm.why_not(problem) is None:
-                most = max(64 << 20, problem.bytes)
-                assert algorithm.workspace_bytes(problem) <= most, f"{algorithm.id} on {problem}"
-    for text in ("n1 c20 h40 w50 k30 r3 s3 p1", "n1 c512 h7 w7 k512 r3 s3 p1", "n2 c3 d5 h9 w9 k4 t3 r3 s3"):
-        problem = ConvProblem.parse(text)
-        plan = Winograd(4).serve(problem)
-        assert plan.workspace_bytes == Winograd(4).workspace_bytes(problem)
-        assert plan.new_workspace().scratch.nbytes == plan.workspace_bytes
+    texts = "n1 c20 h40 w50 k30 r3 s3 p1", "n1 c512 h7 w7 k512 r3 s3 p1", "n2 c3 d5 h9 w9 k4 t3 r3 s3"
+    check_workspaces(ALGORITHMS, Winograd(4), texts)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a.id)

@@ -8,7 +8,6 @@ Binary values are +1 and -1, held as int8.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,12 +44,6 @@ def defaults(dtype: str) -> dict[str, str]:
     compute = default_compute(dtype)
     of_sums = compute == "int32" or dtype in FLOAT8_DTYPES
     return {"w_dtype": dtype, "y_dtype": compute if of_sums else dtype, "compute_dtype": compute}
-
-
-@lru_cache(64)
-def name_of_dtype(dtype: np.dtype) -> str:
-    """`dtype.name`, which NumPy puts together in Python each time."""
-    return dtype.name
 
 
 def dtype_name(dtype: Any) -> Any:

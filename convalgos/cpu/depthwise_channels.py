@@ -116,17 +116,18 @@ class ChannelsPlan(KernelPlan):
         plan._cut, plan._pointed = c, pointed
         return plan
 
-    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any, kept: Any) -> None:
+    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any) -> np.ndarray:
         """What is kept within bounds is so in registers."""
-        super()._set_finish(fields, y, residual, activation, kept)
+        numbers = super()._set_finish(fields, y, residual, activation)
         if residual is not None:
-            return
+            return numbers
         kernel = block_kernel(self._cut)
         if (kind := kind_of_block(kernel, activation)) != CLIP:
             fields.filter_block = filter_block(*kernel, kind)
         elif activation.name != "clip":
-            return
+            return numbers
         fields.bounds, fields.finish = fields.finish_numbers, 0
+        return numbers
 
     def run_finished(self, *given: Any) -> None:
         *_, workspace = given

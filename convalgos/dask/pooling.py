@@ -58,6 +58,11 @@ def avg_pool(
 
     Raises:
         Unsupported: ceil_mode together with count_padding, of which blocks do not know what counts.
+
+    Example:
+        >>> import dask.array as da, convalgos.dask as cd
+        >>> cd.avg_pool(da.ones((1, 2, 8, 8), chunks=(1, 1, 4, 8)), 2).chunks
+        ((1,), (1, 1), (2, 2), (4,))
     """
     if ceil_mode and count_padding:
         raise Unsupported("ceil_mode=True goes with count_padding=False, of arrays in chunks")

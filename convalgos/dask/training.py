@@ -60,6 +60,18 @@ def gradients(
         layers: convolutions, and a classifier last.
         x: (N, C, *spatial); its chunks along images split the batch.
         labels: (N,) integers.
+
+    Raises:
+        ValueError: the layers are others.
+
+    Example:
+        >>> import dask.array as da, numpy as np, convalgos.dask as cd
+        >>> layer = cd.ConvReLU(np.ones((4, 3, 3, 3)), np.ones(4))
+        >>> last = cd.Classifier(np.ones((4, 2)), np.ones(2))
+        >>> x = da.ones((6, 3, 8, 8), chunks=(2, 3, 8, 8))
+        >>> loss, found = cd.gradients([layer, last], x, np.zeros(6, int))
+        >>> round(float(loss), 3), [dw.shape for dw, _ in found]
+        (0.693, [(4, 3, 3, 3), (4, 2)])
     """
     convolutions, last = [layer for layer in layers if isinstance(layer, ConvReLU)], layers[-1]
     if not isinstance(last, Classifier) or len(convolutions) != len(layers) - 1:

@@ -130,6 +130,11 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
     """Convolve two N-dimensional arrays, as `scipy.signal.oaconvolve` does: `fftconvolve` by another name.
 
     Whether blocks or whole arrays are transformed is the selector's choice in both.
+
+    Example:
+        >>> import numpy as np, convalgos as ca
+        >>> ca.signal.oaconvolve(np.ones(10_000), np.hanning(65), "same").shape
+        (10000,)
     """
     y = _floating(in1, in2, mode, axes, out)
     return scipy.signal.oaconvolve(in1, in2, mode, axes) if y is None else y

@@ -32,7 +32,7 @@ LINE, AROUND, HEIGHT = 22, 100, 420  # pixels: of a bar, of the axes, of a chart
 
 
 def study_page(result: StudyResult) -> str:
-    """The file.
+    """The text of an HTML file: what a study found.
 
     Raises:
         Unsupported: Plotly is not installed.

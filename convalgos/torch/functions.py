@@ -29,6 +29,11 @@ def conv1d(
 
     Raises:
         ValueError, TypeError: an argument is invalid; the message names it.
+
+    Example:
+        >>> import torch, convalgos.torch as ct
+        >>> ct.conv1d(torch.ones(2, 3, 16), torch.ones(4, 3, 5), padding="same").shape
+        torch.Size([2, 4, 16])
     """
     return _conv(conv1d, 1, input, weight, bias, stride, padding, dilation, groups)
 
@@ -37,7 +42,13 @@ def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """`torch.nn.functional.conv2d`, of (N, C, H, W) or (C, H, W), by convalgos; raises as `conv1d`."""
+    """`torch.nn.functional.conv2d`, of (N, C, H, W) or (C, H, W), by convalgos; raises as `conv1d`.
+
+    Example:
+        >>> import torch, convalgos.torch as ct
+        >>> ct.conv2d(torch.ones(2, 3, 8, 9), torch.ones(4, 3, 3, 3), stride=2, padding=1).shape
+        torch.Size([2, 4, 4, 5])
+    """
     return _conv(conv2d, 2, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -45,7 +56,13 @@ def conv3d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """`torch.nn.functional.conv3d`, of (N, C, D, H, W) or (C, D, H, W), by convalgos; raises as `conv1d`."""
+    """`torch.nn.functional.conv3d`, of (N, C, D, H, W) or (C, D, H, W), by convalgos; raises as `conv1d`.
+
+    Example:
+        >>> import torch, convalgos.torch as ct
+        >>> ct.conv3d(torch.ones(1, 2, 5, 6, 7), torch.ones(3, 2, 3, 3, 3)).shape
+        torch.Size([1, 3, 3, 4, 5])
+    """
     return _conv(conv3d, 3, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -80,7 +97,14 @@ def conv_transpose(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Tensor:  # fmt: skip
-    """`conv_transpose1d`, `2d` or `3d`, by the dimensions of the weight; raises as `conv1d`."""
+    """`conv_transpose1d`, `2d` or `3d`, by the dimensions of the weight; raises as `conv1d`.
+
+    Example:
+        >>> import torch, convalgos.torch as ct
+        >>> x, w = torch.ones(1, 4, 5, 6), torch.ones(4, 2, 3, 3)  # w (C, K/groups, *kernel)
+        >>> ct.conv_transpose(x, w, stride=2, padding=1, output_padding=1).shape
+        torch.Size([1, 2, 10, 12])
+    """
     how = (stride, padding, output_padding, groups, dilation)
     return _conv_transpose(conv_transpose, weight.dim() - 2, input, weight, bias, *how)
 

@@ -160,7 +160,17 @@ def replace(model: nn.Module) -> Replaced:
 
 
 def restore(model: nn.Module) -> None:
-    """Turn back what `replace` did to a model."""
+    """Turn back what `replace` did to a model, in place.
+
+    Example:
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3))
+        >>> replace(model).swapped
+        ('0',)
+        >>> restore(model)
+        >>> type(model[0]) is nn.Conv2d
+        True
+    """
     for module in model.modules():
         if _plain_class(module) in THEIRS:
             _swap(module, THEIRS)

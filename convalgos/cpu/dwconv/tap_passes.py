@@ -46,7 +46,7 @@ def add_taps(
 
     m: what loads from rows of x.
     lines_of: rows of x from a tap row on; starts: where the vectors begin in a line.
-    masks: a table of lanes for each column and `_masked` part of a vector, or None.
+    masks: a table of the lanes inside a row, for each column and part of `_lanes`, or None.
     """
     begin = v.iadd(taps.passes, 8 * len(taps.sizes))
     for i, size in enumerate(taps.sizes):

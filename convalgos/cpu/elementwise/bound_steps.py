@@ -11,7 +11,7 @@ from convalgos.core.bound_run import AddressWord, BoundRun, Launch
 from convalgos.core.laid_arrays import as_laid
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import SHARE
-from convalgos.cpu.runtime.records import WORD, record_of_words
+from convalgos.cpu.runtime.records import field_offset, record_of_words
 
 FLOAT = np.dtype(np.float32)
 
@@ -54,10 +54,9 @@ def launched(
     """
     tasks = threads_worth(count)
     values = values | {"tasks": tasks}
-    names = fields.names or ()
-    record = record_of_words(fields, [values.get(name, 0) for name in names])
+    record = record_of_words(fields, [values.get(name, 0) for name in fields.names or ()])
     begin = jit.data_address()(record)
-    places = [(AddressWord(begin + WORD.itemsize * names.index(name), 0),) if name else () for name in told]
+    places = [(AddressWord(begin + field_offset(fields, name), 0),) if name else () for name in told]
     launch = Launch(kernel, begin, tasks)
     return jit.bound_run((launch,), record, *kept, x_places=places[0], y_places=places[1])
 

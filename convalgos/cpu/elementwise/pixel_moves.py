@@ -57,7 +57,6 @@ class PixelMovePlan(BoundStep):
         of_space = ((p * height * a + i) * width * b + j) * run
         if layout == "channels_last":  # the pixels of a row lie side by side in both
             of_deep, of_space, run, b = of_deep[..., :1], of_space[..., :1], run * b, 1
-        self._to_space = to_space
         self._shapes = [array_shape(layout, each) for each in (deep, shape)][:: 1 if to_space else -1]
         places = [of_deep, of_space][:: 1 if to_space else -1]
         self._places = np.ascontiguousarray(np.stack(np.broadcast_arrays(*places), -1), np.int64)

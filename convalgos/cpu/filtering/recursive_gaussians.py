@@ -47,17 +47,27 @@ def gaussian_recursion(sigma: float, reach: int, pairs: int) -> Recursion:
     """The amplitudes are those of the least squares on the weights, which end at `reach`."""
     t = np.arange(max(reach, int(TAIL * sigma)) + 1)
     weights = np.where(t <= reach, np.exp(-0.5 * (t / sigma) ** 2), 0.0)  # (taps,)
-    decay, frequency = np.array(POLES[pairs]).T / sigma  # (pairs,)
-    shrunk = np.exp(-decay * t[:, None])  # (taps, pairs)
-    terms = np.concatenate(
-        [shrunk * np.cos(frequency * t[:, None]), shrunk * np.sin(frequency * t[:, None])], 1
-    )
-    found, *_ = np.linalg.lstsq(terms, weights, rcond=None)
+    found, turn, apart = fitted_exponentials(weights, sigma, pairs)
     total = 2 * weights.sum() - weights[0]
-    apart = np.abs(terms @ found - weights)
-    turn = np.exp(-decay + 1j * frequency)
     numbers = np.stack([*(found / total).reshape(2, pairs), turn.real, turn.imag], 1)
     return Recursion(pairs, reach, numbers, float((2 * apart.sum() - apart[0]) / total))
+
+
+def fitted_exponentials(
+    weights: np.ndarray, sigma: float, pairs: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Exponentials of a standard deviation whose sum is nearest to weights (taps,), by least squares.
+
+    Returns:
+        (amplitudes of all cosines, then of all sines (2 * pairs,), factors from a tap to the next, complex
+        (pairs,), how far each tap is off (taps,)).
+    """
+    t = np.arange(len(weights))[:, None]
+    decay, frequency = np.array(POLES[pairs]).T / sigma  # (pairs,)
+    shrunk = np.exp(-decay * t)  # (taps, pairs)
+    terms = np.concatenate([shrunk * np.cos(frequency * t), shrunk * np.sin(frequency * t)], 1)
+    found, *_ = np.linalg.lstsq(terms, weights, rcond=None)
+    return found, np.exp(-decay + 1j * frequency), np.abs(terms @ found - weights)
 
 
 def recursions_within(

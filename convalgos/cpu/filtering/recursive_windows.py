@@ -9,7 +9,7 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.boundaries import source_indices
-from convalgos.cpu.filtering.recursive_gaussians import POLES
+from convalgos.cpu.filtering.recursive_gaussians import fitted_exponentials
 from convalgos.cpu.filtering.recursive_kernels import (
     NUMBERS,
     WIDTH,
@@ -43,17 +43,11 @@ def window_halves(sigma: float, taps: int, pairs: int) -> Halves:
     half, odd = -(-taps // 2), taps % 2
     k = np.arange(half)  # (half,)
     weights = np.exp(-0.5 * ((k + 0.5 * (1 - odd)) / sigma) ** 2)
-    decay, frequency = np.array(POLES[pairs]).T / min(sigma, WIDEST * half)  # (pairs,)
-    shrunk = np.exp(-decay * k[:, None])  # (half, pairs)
-    terms = np.concatenate(
-        [shrunk * np.cos(frequency * k[:, None]), shrunk * np.sin(frequency * k[:, None])], 1
-    )
-    found, *_ = np.linalg.lstsq(terms, weights, rcond=None)
-    turn = np.exp(-decay + 1j * frequency)
+    found, turn, apart = fitted_exponentials(weights, min(sigma, WIDEST * half), pairs)
     end = turn**half
     rows = np.stack([*found.reshape(2, pairs), turn.real, turn.imag, end.real, end.imag], 1)
     middle = found[:pairs].sum() if odd else 0.0
-    apart, once = np.abs(terms @ found - weights), odd * np.array([1.0] + [0.0] * (half - 1))
+    once = odd * np.array([1.0] + [0.0] * (half - 1))
     error = ((2 - once) * apart).sum() / ((2 - once) * weights).sum()
     return Halves(np.append(rows.ravel(), middle), float(error))
 

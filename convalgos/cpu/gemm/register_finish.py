@@ -33,13 +33,14 @@ class RegisterFinish(KernelPlan):
         finally:
             fields.adds, fields.limits = 0, fields.unlimited
 
-    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any, kept: Any) -> None:
-        super()._set_finish(fields, y, residual, activation, kept)
+    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any) -> np.ndarray:
+        numbers = super()._set_finish(fields, y, residual, activation)
         fields.adds = residual is not None
         if activation == RELU:
             fields.limits = fields.unlimited + 2 * self.problem.itemsize
         elif activation is not None and activation.name == "clip":
             fields.limits = fields.finish_numbers
         elif activation is not None:
-            return
+            return numbers
         fields.finish = 0
+        return numbers

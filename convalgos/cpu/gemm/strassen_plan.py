@@ -60,10 +60,10 @@ class StrassenPlan(RegisterFinish):
         super().__init__(problem, algorithm, STRASSEN_ARGUMENTS, values, launches, tasks * cut.scratch_bytes)
         self._cut = cut
 
-    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any, kept: Any) -> None:
+    def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any) -> np.ndarray:
         """In planes, into which squares are turned, the rest is done behind the stores."""
         of = KernelPlan if self._in_planes else RegisterFinish
-        of._set_finish(self, fields, y, residual, activation, kept)
+        return of._set_finish(self, fields, y, residual, activation)
 
     def filter_form(self) -> FilterForm:
         cut = self._cut

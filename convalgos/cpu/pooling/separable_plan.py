@@ -32,7 +32,7 @@ def separable_runs(problem: PoolProblem, of: Computed, reduction: int) -> Kernel
     phases, phase_taps = _phases(width)
     pixels = max(outputs + aside, int((phases["place"] + phases["count"]).max()))
     lines = width.stride + 3 + kept * (2 if reduction == MAX else 1) + (2 * rows if reduction == MAX else 0)
-    block = _block_channels(channels, pixels * lines * size, lanes, n * height.size)
+    block = _block_channels(channels, pixels * lines * size, lanes)
     line = -(-(pixels + 2 * aside) * block // lanes) * lanes + 2 * UNROLLED * lanes
     tables = _scratch(width.stride, rows if reduction == MAX else 0, kept, line, size)
     windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
@@ -65,7 +65,7 @@ def _each(counts: np.ndarray, block: int, line: int) -> np.ndarray:
     return np.resize(np.repeat(counts, block), line)
 
 
-def _block_channels(channels: int, pixel_bytes: int, lanes: int, units: int) -> int:
+def _block_channels(channels: int, pixel_bytes: int, lanes: int) -> int:
     """Of a unit of work: all, or as many as stay in the cache, in equal blocks of whole vectors."""
     most = max(lanes, int(SCRATCH * cache_sizes()[1]) // pixel_bytes // lanes * lanes)
     blocks = -(-channels // most)

@@ -11,7 +11,7 @@ from convalgos.core.bound_run import Launch, image_step
 from convalgos.core.epilogue import Activation
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
-from convalgos.cpu.runtime.records import record_of_words
+from convalgos.cpu.runtime.records import field_offset, record_of_words
 from convalgos.cpu.vectors.simd import call, carray, pointer
 
 SHARE = 1 << 14  # elements that are worth a thread; Xeon
@@ -74,8 +74,8 @@ class ArrayPass:
     @property
     def target_words(self) -> tuple[int, int]:
         """The addresses of the words that say where the source lies, and the target."""
-        names, begin = PASS.split(), self._record.ctypes.data
-        return begin + 8 * names.index("source"), begin + 8 * names.index("target")
+        begin = self._record.ctypes.data
+        return begin + field_offset(PASS_FIELDS, "source"), begin + field_offset(PASS_FIELDS, "target")
 
     def run(self) -> None:
         jit.launch(*self.launch[:3])

@@ -250,19 +250,20 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
             return
         arguments = workspace.arguments
         added = None if residual is None else self._address(residual)
-        self._set_finish(arguments, self._address(y), added, activation, workspace)
+        workspace.numbers = self._set_finish(arguments, self._address(y), added, activation)
         try:
             self.run(x, w, bias, None, y, workspace)
         finally:
             arguments.finish = 0
 
     def _set_finish(
-        self, fields: Any, y: int, residual: int | None, activation: Activation | None, kept: Any
-    ) -> None:
-        kept.numbers = activation_numbers(self._y_dtype, activation)
+        self, fields: Any, y: int, residual: int | None, activation: Activation | None
+    ) -> np.ndarray:
+        numbers = activation_numbers(self._y_dtype, activation)
         fields.residual = 0 if residual is None else residual - y
-        fields.finish_numbers = self._address(kept.numbers)
+        fields.finish_numbers = self._address(numbers)
         fields.finish = finish_address(self._y_dtype, activation)
+        return numbers
 
     def bind(
         self, x: np.ndarray, w: ArrayLike | PreparedFilter, y: np.ndarray, bias: np.ndarray | None = None,
@@ -297,7 +298,7 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
                 self._set_steps(arguments, name, array)
         if fused:
             added = None if residual is None else self._address(residual)
-            self._set_finish(arguments, self._address(y), added, rest, workspace)
+            workspace.numbers = self._set_finish(arguments, self._address(y), added, rest)
         launches, records = self._launches(workspace)
         after = ArrayPass(target, residual, y, rest) if finishes and not fused else None
         if after is not None:

@@ -33,13 +33,6 @@ class RunSettings(NamedTuple):
     in_place: bool  # whether y lies where the residual does
 
 
-class RunNumbers:
-    """Those of the activation of a run."""
-
-    __slots__ = ("numbers",)
-    numbers: np.ndarray
-
-
 class Rebinding:
     """Mixed into plans of kernels over one record, which begins with `RUN_FIELDS`."""
 
@@ -62,11 +55,11 @@ class Rebinding:
         if settings.in_place != (residual == y[0]):
             return None
         record = copy_of_record(self.record)
-        begin, fields, numbers = jit.data_address()(record), by_name(record), RunNumbers()
+        begin, fields, numbers = jit.data_address()(record), by_name(record), None
         fields.x, fields.w, fields.y, fields.scratch = x[0], settings.w.data.address, y[0], scratch
         fields.bias, fields.relu = settings.bias_address, settings.relu
         if settings.fused:
-            self._set_finish(fields, y[0], residual, settings.activation, numbers)
+            numbers = self._set_finish(fields, y[0], residual, settings.activation)
         alone = not self._parallel
         launches = tuple([Launch(kernel, begin, tasks, alone) for kernel, tasks in self.steps])
         of_x, of_y = [(AddressWord(begin + at, 0),) if told else () for at in (X_AT, Y_AT)]
@@ -74,11 +67,13 @@ class Rebinding:
         return jit.bound_run(launches, *kept, x_places=of_x, y_places=of_y, settings=settings)
 
     def _set_finish(
-        self, fields: Any, y: int, residual: int | None, activation: Activation | None, kept: Any
-    ) -> None:
+        self, fields: Any, y: int, residual: int | None, activation: Activation | None
+    ) -> np.ndarray:
         """Set the fields of an output step.
 
         Args:
-            y, residual: addresses. kept: has the numbers of the activation from now on.
+            y, residual: addresses.
+
+        Returns: the numbers of the activation, to be kept as long as the record is.
         """
         raise NotImplementedError

@@ -31,6 +31,13 @@ def by_name(record: np.ndarray) -> Any:
     return _structure(record.dtype).from_address(jit.data_address()(record))
 
 
+def field_offset(record: np.dtype, name: str) -> int:
+    """Bytes from the begin of a record to a field of it."""
+    fields = record.fields
+    assert fields is not None, "a record has fields"
+    return fields[name][1]
+
+
 def address_of_table(name: str, table: np.ndarray) -> int:
     """Where a table of a record begins, or a filter: kernels read its elements one after the other.
 

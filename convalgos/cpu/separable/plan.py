@@ -24,7 +24,14 @@ from convalgos.cpu.separable.band_kernels import (
     sum_vectors,
 )
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
-from convalgos.cpu.separable.records import FLOAT, BandRecords, BiasedActivation, KernelRecord
+from convalgos.cpu.separable.records import (
+    FLOAT,
+    BandRecords,
+    BiasedActivation,
+    KernelRecord,
+    RunOutput,
+    no_part,
+)
 from convalgos.cpu.vectors import simd
 
 
@@ -44,6 +51,7 @@ class BlockRun(NamedTuple):
 
     w: PreparedFilter
     outputs: tuple[BiasedActivation, ...]
+    found: dict[str, RunOutput]  # of each part, by its first run
 
 
 class SeparablePlan:
@@ -69,7 +77,7 @@ class SeparablePlan:
         self._sums_bytes = vectors * vector_bytes() if mean else 0
         self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
         self._pixels = np.array([math.prod(block.depthwise.spatial_out)], FLOAT)
-        self._records: BandRecords = BandRecords(self._cut, None if known is None else known._records)
+        self._records = BandRecords(self._cut)
         self._key: FilterKey = self._own_key() if known is None else known._key
 
     def _own_key(self) -> FilterKey:
@@ -144,7 +152,7 @@ class SeparablePlan:
             check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
         x_at, residual_at, y_at, mean_at, scratch_at = [0 if a is None else address(a) for a in arrays]
         places = RunPlaces(x_at, residual_at, y_at, mean_at, scratch_at, scratch.nbytes)
-        return self._bound_at(places, BlockRun(w, tuple(outputs)), arrays)
+        return self._bound_at(places, BlockRun(w, tuple(outputs), {}), arrays)
 
     def bound_again(
         self, settings: BlockRun, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
@@ -161,14 +169,14 @@ class SeparablePlan:
         # all that is given is shared: threads find their parts in their caches after steps that need less
         share = (at.scratch_bytes - self._sums_bytes) // tasks // ALIGNMENT * ALIGNMENT
         given = zip(self.block.parts, settings.w.data, settings.outputs, strict=True)
-        records = [self._records.of(*of_part) for of_part in given]
+        records = [self._records.of(*of_part, settings.found) for of_part in given]
         x_shape, y_shape = self.block.problems[0].array_shapes[0], last.array_shapes[2]
         records[0].set(x=at.x, x_n=math.prod(x_shape[1:]))
         records[-1].set(y=at.y, y_n=math.prod(y_shape[1:]))
         if at.residual:
             records[-1].set(residual=at.residual - at.y, adds=1)
         found = dict(zip(self.block.parts, records, strict=True))
-        e, d, p = (found.get(part, self._records.none) for part in SeparableBlock._fields)
+        e, d, p = (found.get(part, no_part()) for part in SeparableBlock._fields)
         address = jit.data_address()
         record = KernelRecord(
             SEPARABLE_FIELDS, tasks=tasks, images=last.N, band_count=self._cut.bands,

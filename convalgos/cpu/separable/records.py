@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +61,12 @@ class KernelRecord:
             setattr(self._fields, name, value)
 
 
+@cache
+def no_part() -> KernelRecord:
+    """That of a part of a block that is not there."""
+    return KernelRecord(BLOCKED_ARGUMENTS)
+
+
 class RunOutput(NamedTuple):
     """The filter of a convolution, and what follows its sums, as fields of a record."""
 
@@ -69,38 +75,12 @@ class RunOutput(NamedTuple):
     kept: tuple[Any, ...]  # what the fields point to
 
 
-class Biases:
-    """Biases with a vector of zeros behind, as the kernels read them; runs share each."""
-
-    def __init__(self, lanes: int):
-        self._lanes = lanes
-        self._known: dict[tuple[int, int], tuple[np.ndarray, Any]] = {}  # and the array of each id
-
-    def of(self, bias: np.ndarray | None, filters: int) -> np.ndarray:
-        """That of so many filters."""
-        key = id(bias), filters
-        if key not in self._known:
-            whole = aligned_zeros((-(-filters // self._lanes) + 1) * self._lanes, FLOAT)
-            if bias is not None:
-                whole[:filters] = bias
-            self._known[key] = whole, bias
-        return self._known[key][0]
-
-
 class BandRecords:
-    """Tables of a cut, which all runs share, and the records of its convolutions.
+    """Tables of a cut, which all runs share, and the records of its convolutions."""
 
-    Args:
-        known: of the same block on maps of other sizes.
-    """
-
-    def __init__(self, cut: BandCut, known: BandRecords | None = None):
+    def __init__(self, cut: BandCut):
         self._cut, self._lanes = cut, simd.lanes(FLOAT.itemsize)
-        self._biases: Biases = Biases(self._lanes) if known is None else known._biases
-        self._outputs: dict[Any, RunOutput] = {} if known is None else known._outputs
         self._tables: list[np.ndarray] = []
-        # of a part that is not there
-        self.none: KernelRecord = KernelRecord(BLOCKED_ARGUMENTS) if known is None else known.none
         self._records: dict[str, KernelRecord] = {}  # of each part of the block
         self.tiles = np.zeros(cut.bands, BAND_TILES)  # the table `band_tiles`
         self._add_depthwise()
@@ -114,9 +94,17 @@ class BandRecords:
                 pixels = [count * wide for count in rows]
                 self._add_product(name, part, pixels, x_block, y_block)
 
-    def of(self, part: str, w: np.ndarray, output: BiasedActivation) -> KernelRecord:
-        """The record of a run of a part of the block, but for its arrays."""
-        run = self._output_of(part, w, output)
+    def of(
+        self, part: str, w: np.ndarray, output: BiasedActivation, found: dict[str, RunOutput]
+    ) -> KernelRecord:
+        """The record of a run of a part of the block, but for its arrays.
+
+        Args:
+            found: what the sizes of the maps do not change, of each part, by runs of the same filters and
+                outputs; what is not there yet is added.
+        """
+        if (run := found.get(part)) is None:
+            run = found[part] = self._output_of(part, w, output)
         record = self._records[part].copy(self, run)
         record.set(**run.values)
         if part != "depthwise":
@@ -129,19 +117,16 @@ class BandRecords:
         return record
 
     def _output_of(self, part: str, w: np.ndarray, output: BiasedActivation) -> RunOutput:
-        """What the sizes of the maps do not change of a run; found once for all of them."""
-        key = part, id(w), id(output.bias), output.activation
-        if key not in self._outputs:
-            filters, address = getattr(self._cut.block, part).K, jit.data_address()
-            bias, activation = self._biases.of(output.bias, filters), output.activation
-            numbers = activation_numbers(FLOAT, activation)
-            limits, finish = _output_step(activation, numbers)
-            values = {
-                "w": address(w), "bias": address(bias), "finish_numbers": address(numbers), "finish": finish,
-            }  # fmt: skip
-            kept = bias, numbers, limits, w, output.bias
-            self._outputs[key] = RunOutput(values, address(limits), kept)
-        return self._outputs[key]
+        filters, lanes, address = getattr(self._cut.block, part).K, self._lanes, jit.data_address()
+        bias = aligned_zeros((-(-filters // lanes) + 1) * lanes, FLOAT)  # with a vector of zeros behind
+        if output.bias is not None:
+            bias[:filters] = output.bias
+        numbers = activation_numbers(FLOAT, output.activation)
+        limits, finish = _output_step(output.activation, numbers)
+        values = {
+            "w": address(w), "bias": address(bias), "finish_numbers": address(numbers), "finish": finish,
+        }  # fmt: skip
+        return RunOutput(values, address(limits), (bias, numbers, limits, w))
 
     def _table(self, table: np.ndarray) -> int:
         """The address of a table, which is kept."""

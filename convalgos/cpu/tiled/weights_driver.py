@@ -25,6 +25,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import KernelPlan, Workspace, arguments
+from convalgos.cpu.runtime.records import field_offset
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.box_plan import box_values
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, Box, box_of, image_tiles
@@ -40,10 +41,7 @@ _OWN_FIELDS = arguments(
     "kernel_d kernel_h kernel_w outer place_tile output_tiles dw_filter"
 )
 WEIGHT_BOX_ARGUMENTS = np.dtype([*_OWN_FIELDS.descr, ("inputs", BOX_ARGUMENTS), ("gradients", BOX_ARGUMENTS)])
-INPUTS_AT, GRADIENTS_AT = (
-    WEIGHT_BOX_ARGUMENTS.fields[name][1]  # type: ignore[index]
-    for name in ("inputs", "gradients")
-)
+INPUTS_AT, GRADIENTS_AT = (field_offset(WEIGHT_BOX_ARGUMENTS, name) for name in ("inputs", "gradients"))
 CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # steps; where there is one box, SUM is the last two in one
 
 # --- kernels ---------------------------------------------------------------------------------

@@ -38,23 +38,30 @@ def _spelled_out(node: Any, proto: Any) -> list[Any]:
     """The nodes in the place of an Einsum; none where it stays."""
     if node.op_type != "Einsum" or node.domain not in ("", "ai.onnx"):
         return []
-    equation = next(a.s for a in node.attribute if a.name == "equation").decode().replace(" ", "")
-    parts = operands_of_letters(equation)
-    if len(parts) != len(node.input) + 1:
+    equation = next(a.s for a in node.attribute if a.name == "equation").decode()
+    found = order_or_product(equation, len(node.input))
+    if found is None:
         return []
-    if len(parts) == 2 and {*parts[0]} == {*parts[1]}:
-        order = [parts[0].index(letter) for letter in parts[1]]
-        return [node_of("Transpose", node.input, node.output, node.name, perm=order)]
-    product = product_of_letters(*parts) if len(parts) == 3 else None
+    if isinstance(found, list):
+        return [node_of("Transpose", node.input, node.output, node.name, perm=found)]
     opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    return [] if product is None else _spelled(node, product, opset)
+    return _spelled(node, found, opset)
 
 
-def operands_of_letters(equation: str) -> tuple[str, ...]:
-    """The letters of each operand and of the result; none where one is there twice, or is no letter."""
-    operands, _, y = equation.partition("->")
-    parts = (*operands.split(","), y)
-    return parts if all(p.isalpha() and len({*p}) == len(p) for p in parts) else ()
+def order_or_product(equation: str, operands: int) -> list[int] | LetteredProduct | None:
+    """What an equation of so many operands says: an order of dimensions, a product of matrices, or neither.
+
+    Example:
+        >>> order_or_product("nchw -> nhwc", 1)
+        [0, 2, 3, 1]
+    """
+    of_operands, _, y = equation.replace(" ", "").partition("->")
+    parts = (*of_operands.split(","), y)
+    if len(parts) != operands + 1 or not all(p.isalpha() and len({*p}) == len(p) for p in parts):
+        return None
+    if operands == 1 and {*parts[0]} == {*y}:
+        return [parts[0].index(letter) for letter in y]
+    return product_of_letters(*parts) if operands == 2 else None
 
 
 def product_of_letters(a: str, b: str, y: str) -> LetteredProduct | None:

@@ -126,19 +126,19 @@ def _alone(made: list[list[Step]], model: OnnxModel) -> list[int]:
     }
     found: list[int] = []
     while light:
-        island = _island(min(light), light, neighbours)
-        light -= island
-        around = {j for i in island for j in neighbours[i]} - island
+        connected = _component(min(light), light, neighbours)
+        light -= connected
+        around = {j for i in connected for j in neighbours[i]} - connected
         if around and around <= foreign:
-            found += sorted(island)
+            found += sorted(connected)
     return found
 
 
-def _island(first: int, among: set[int], neighbours: list[set[int]]) -> set[int]:
-    """What can be reached from a node by others of its kind."""
-    island, more = {first}, [first]
+def _component(first: int, among: set[int], neighbours: list[set[int]]) -> set[int]:
+    """The connected component of a node among those of its kind."""
+    found, more = {first}, [first]
     while more:
-        new = (neighbours[more.pop()] & among) - island
-        island |= new
+        new = (neighbours[more.pop()] & among) - found
+        found |= new
         more += new
-    return island
+    return found

@@ -1,6 +1,6 @@
 """An ONNX model as its reader sees it: nodes, constants, and what is known of the shapes of values.
 
-Where a model has nodes that compute constants, these are folded first (`onnx_folding`).
+Where a model has nodes that compute constants, these are folded first (`folding`).
 """
 
 from __future__ import annotations

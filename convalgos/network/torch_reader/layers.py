@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from convalgos.network.onnx_reader.einsum import operands_of_letters, product_of_letters
+from convalgos.network.onnx_reader.einsum import order_or_product
 from convalgos.network.torch_reader.model import sizes_in
 from convalgos.network.torch_reader.moves import turned_matrices
 from convalgos.network.torch_reader.shapes import (
@@ -104,11 +104,10 @@ def sum_with_product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value
 
 def lettered_product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """A sum that letters name, where it is a product of matrices, or only moves elements."""
-    parts = operands_of_letters(a["equation"].replace(" ", ""))
     names = [t.value(x) for x in a["tensors"]]
-    if len(parts) == 2 and {*parts[0]} == {*parts[1]}:
-        return t.emit("Transpose", names, perm=[parts[0].index(letter) for letter in parts[1]])
-    product = product_of_letters(*parts) if len(parts) == 3 else None
+    product = order_or_product(a["equation"], len(names))
+    if isinstance(product, list):
+        return t.emit("Transpose", names, perm=product)
     if product is None or product.vector is not None:
         raise Left("is no product of matrices")
     names = names[::-1] if product.swapped else names

@@ -20,8 +20,8 @@ class Training:
     """A network that is trained, on a device.
 
     Args:
+        batch: images of a step.
         channels_last: the order of its maps in memory.
-        convolved_by: "torch", or "convalgos" by `convalgos.torch.replace`.
 
     Shapes: images (IMAGES * batch, C, H, W) bytes, a step's input (batch, C, H, W) float32, labels (batch,)
     or with a class for each pixel (batch, H, W).

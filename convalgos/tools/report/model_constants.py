@@ -10,6 +10,7 @@ import ast
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -30,11 +31,17 @@ class Constant:
 
 def constants(machine: GpuMachine | None = None) -> list[Constant]:
     """Those of every file, in the order of the files; on a GPU with those that were measured there."""
-    found = []
+    found = _in_files()
+    return [_on(machine, constant) for constant in found] if machine else [*found]
+
+
+@cache
+def _in_files() -> tuple[Constant, ...]:
+    found: list[Constant] = []
     for package in ("cpu", "gpu"):
         for file, source in _sources(package, resources.files(f"convalgos.{package}")):
             found += in_source(file, source)
-    return [_on(machine, constant) for constant in found] if machine else found
+    return tuple(found)
 
 
 def _sources(path: str, folder: Traversable) -> Iterator[tuple[str, str]]:

@@ -36,7 +36,7 @@ WORDS = HEADING[:5]
 
 
 def network_page(results: NetworkResults) -> str:
-    """The file.
+    """The text of an HTML file: how long each step of a network takes.
 
     Raises:
         Unsupported: Plotly is not installed.

@@ -31,7 +31,7 @@ Cell = str | tuple[float, str] | None
 
 
 def results_page(results: LayerResults) -> str:
-    """The file.
+    """The text of an HTML file: layers of networks by every algorithm and peer.
 
     Raises:
         Unsupported: Plotly is not installed.
