@@ -22,21 +22,20 @@ from convalgos.select.constraints import Constraints
 from convalgos.signal.outputs import holds_result
 
 PRODUCTS = 1 << 19  # from which on plans are faster than small calls; Sapphire Rapids, two threads
-WAYS = (
-    "cpu.depthwise.rows",
-    "cpu.fft_lines",
-)  # what plans are kept of; others are no faster than small calls
+WAYS = ("cpu.depthwise.rows", "cpu.fft_lines")  # other plans are no faster than small calls
 SHARE = 1 / 8  # of a run that preparing a filter may take where it is prepared at once
 KEPT = 256  # shapes
 
 
 class LinePlan(NamedTuple):
-    """A plan of (lines, 1, n), and whether it prepares a filter that it has not seen."""
+    """A plan, and whether it prepares a filter that it has not seen."""
 
     plan: Plan
+    x_shape: tuple[int, ...]  # (lines, 1, n)
     at_once: bool
 
 
+NEW = object()  # stands for what is not known yet
 _known: dict[Any, Any] = {}  # a `LinePlan`, or None where there is no plan that is faster
 also_forget(_known.clear)
 
@@ -52,30 +51,35 @@ def filtered_lines(
     Args:
         out: an array for the result, used where it is laid as plans write and shares no memory with x.
     """
-    if h.size * x.size < PRODUCTS or x.dtype.char not in "fd" or x.dtype != h.dtype:
+    if h.size * x.size < PRODUCTS or x.dtype.char not in "fd" or x.dtype is not h.dtype:
         return None
-    if not holds_result(out, (*x.shape[:-1], count), x.dtype) or np.may_share_memory(out, x):
+    if out is not None and (
+        not holds_result(out, (*x.shape[:-1], count), x.dtype) or np.may_share_memory(out, x)
+    ):
         out = None
     key = x.shape, h.size, x.dtype.char, first, count, setting()
-    if key not in _known:
+    known = _known.get(key, NEW)
+    if known is NEW:
         if len(_known) >= KEPT:
             _known.clear()
-        _known[key] = _made(x, h.size, first, count)
-    known = _known.get(key)
-    if not known or not math.isfinite(np.dot(h, h)):  # zeros beyond the ends would spread what is not finite
+        known = _known[key] = _made(x, h.size, first, count)
+    if known is None:
         return None
-    plan: Plan = known.plan
-    w = recent_filters.known_filter(plan, h.reshape(1, 1, -1), known.at_once)
-    if w is None:
-        return None
-    lines = x.size // x.shape[-1]
-    y: np.ndarray = plan(
-        x.reshape(lines, 1, -1), w, out=None if out is None else out.reshape(lines, 1, count)
-    )
-    together = plan.outputs_together
-    if together and not np.isfinite(y[..., ::together]).all():
-        return None  # transforms have spread what is not finite
-    return y.reshape(*x.shape[:-1], count) if out is None else out
+    plan, w = known.plan, h.reshape(1, 1, -1)
+    prepared = recent_filters.find_recent(plan._key, recent_filters.ANYWHERE, w)
+    if prepared is None:
+        if not np.isfinite(h).all():
+            return None  # zeros beyond the ends would spread it
+        prepared = recent_filters.known_filter(plan, w, known.at_once)
+        if prepared is None:
+            return None
+    laid = None if out is None else out.reshape(plan.problem.y_shape)
+    y: np.ndarray = plan(x.reshape(known.x_shape), prepared, out=laid)
+    if (together := plan.outputs_together) is not None:
+        some = y[..., ::together]
+        if not math.isfinite(np.vdot(some, some)):
+            return None  # transforms have spread what is not finite
+    return out if out is not None else y.reshape(*x.shape[:-1], count)
 
 
 def _made(x: np.ndarray, taps: int, first: int, count: int) -> LinePlan | None:
@@ -94,4 +98,4 @@ def _made(x: np.ndarray, taps: int, first: int, count: int) -> LinePlan | None:
     best = ranking.candidates[0]
     if plan.algorithm not in WAYS or best.algorithm.id != plan.algorithm:
         return None
-    return LinePlan(plan, best.prepare_s < SHARE * best.predicted_s)
+    return LinePlan(plan, problem.x_shape, best.prepare_s < SHARE * best.predicted_s)
