@@ -57,6 +57,7 @@ class Plan(PlanArrays, Tabular, ABC):
     scratch_bytes: int | None = None  # of the scratch that `bind` takes; None: a run makes its own
     choice: Choice = NOT_CHOSEN
     takes_views = False  # whether `prepare_filter` reads a filter of any strides as fast as one that is laid
+    outputs_together: int | None = None  # of a block of a line: a NaN of its samples is spread to all
     reads_filter = False  # whether kernels read the filter, or dy in its place, as the caller has it
     _quick: QuickCall | None = None
     _where: Callable[[np.ndarray], int] | None = None  # the address of an array; None: filters are not kept

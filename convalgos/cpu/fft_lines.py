@@ -106,7 +106,7 @@ class FftLinesPlan(KernelPlan):
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: LineCut):
         p, size, lanes = problem, problem.itemsize, simd.lanes(problem.itemsize)
-        self._cut = cut
+        self._cut, self.outputs_together = cut, cut.step
         self._roots = roots_of_lines(cut.n, lanes, p.dtype)
         tasks = _tasks(cut)
         threed = p.as_3d
@@ -212,12 +212,10 @@ class FftLines(Algorithm):
         share = -(-units // machine.threads) / units
         lanes = machine.vector_bytes // problem.itemsize
         cycles = machine.peak(problem.dtype) / (4 * lanes) / machine.threads
-        return (
-            CALL
-            + machine.launch
-            + share * cut.cycles / cycles
-            + machine.stream(problem.x_bytes + problem.y_bytes)
-        )
+        # a cached store reads its line first, which shows where y is too large for the caches
+        stores = 2 if problem.y_bytes > machine.l3_bytes / 2 else 1
+        memory = machine.stream(problem.x_bytes + stores * problem.y_bytes, problem.bytes)
+        return CALL + machine.launch + share * cut.cycles / cycles + memory
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         p = problem

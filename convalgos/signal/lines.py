@@ -11,6 +11,7 @@ from convalgos.core.errors import missing
 from convalgos.cpu.filtering.axis_filter import axis_filter
 from convalgos.cpu.filtering.small_windows import filter_small
 from convalgos.signal import short_windows
+from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, wanted_of
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.problems import all_finite, run_as_problem
@@ -39,6 +40,8 @@ def filtered(
                 x, h[0], out=out if holds_result(out, x.shape, x.dtype) else None
             )
         return product
+    if k <= TAPS and axis == x.ndim - 1 and (y := filtered_lines(x, h, first, count, out)) is not None:
+        return y
     if count == n and (y := summed_along(x, h[::-1], axis, k - 1 - first, out=out)) is not None:
         return y
     if x.dtype.kind == "c" and h.imag.any() and k <= FEW_COMPLEX and all_finite(h):

@@ -18,6 +18,7 @@ from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
+from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.outputs import holds_result
 
@@ -85,6 +86,9 @@ def run_as_problem(
 
     `out` itself where it is laid as the plan writes, else a new array.
     """
+    of_lines = convolved == [x.ndim - 1] and w.size == w.shape[-1] and method in ("auto", "fft")
+    if of_lines and (y := filtered_lines(x, w.reshape(-1), *wanted[0], out)) is not None:
+        return y
     batch = [i for i in others if w.shape[i] == 1]
     filters = [i for i in others if x.shape[i] == 1 and w.shape[i] != 1]
     groups = [i for i in others if i not in batch + filters]

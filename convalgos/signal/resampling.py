@@ -20,6 +20,7 @@ from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_windows, small_lines
 from convalgos.signal.extensions import with_extension
 from convalgos.signal.lines import axis_of
+from convalgos.signal.long_resampling import resampled_apart
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, real_parts, signal_plan
 from convalgos.signal.scipy_answers import or_scipy, plain
@@ -194,6 +195,10 @@ def _resampled(
         reach = max(0, (outputs - 1) * down // up + 1 - n)  # samples behind the last one that an output reads
         if n < 2:
             return None  # of a single sample SciPy has ways of its own
+        if mode != "constant" and (
+            (y := resampled_apart(x, h, up, down, outputs, mode, upfirdn)) is not None
+        ):
+            return y
         x, low = with_extension(x, x.ndim - 1, low, reach, mode, cval), 0
     read = (turns - 1) * down + s - low  # samples
     x, high = x[..., :read], max(0, read - x.shape[-1])

@@ -18,6 +18,7 @@ from convalgos.cpu.filtering.rate_records import Rates
 from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.extensions import MIXED, mixed_samples
+from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.lines import BARE
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
 from convalgos.signal.small_calls import (
@@ -103,7 +104,10 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None
     """x filtered along an axis by b (k,) / a; None where a is not one number, or nothing is kept."""
     if (common := _in_common(b, a, x)) is None:
         return None
-    return _kept_lines(*common, axis, 0)
+    h, x, wide = common
+    if axis in (-1, x.ndim - 1) and (y := filtered_lines(x, h, 0, x.shape[-1])) is not None:
+        return y
+    return _kept_lines(h, x, wide, axis, 0)
 
 
 def _in_common(
