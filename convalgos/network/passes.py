@@ -16,6 +16,7 @@ from convalgos.network.channel_scaling import (
     scales_elementwise,
 )
 from convalgos.network.constants_joined import constants_joined
+from convalgos.network.dynamic_convolutions import DynamicConvolution
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -234,4 +235,4 @@ def needed(graph: NetworkGraph) -> NetworkGraph:
 
 
 VIEWS = View | Transpose | PixelMove  # what moves elements and changes none
-FINISHED = SUMMED | Elementwise | GroupNormalization
+FINISHED = SUMMED | Elementwise | GroupNormalization | DynamicConvolution
