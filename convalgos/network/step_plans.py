@@ -67,9 +67,7 @@ NUMPY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def plan_of(
-    step: Step, shapes: Shapes, layout: str, dtype: str = "float32", limits: PlanLimits = ANY
-) -> Any:
+def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32", limits: PlanLimits = ANY) -> Any:
     """The plan of a step that is no convolution, whose maps lie in one layout; None of what moves nothing.
 
     Args:
