@@ -1,4 +1,4 @@
-"""Open sizes of several inputs that meet in one step: what follows from shapes is known when it is planned."""
+"""Open sizes of several inputs that meet in one step: what follows from them is known in planning."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from convalgos.network import from_onnx  # noqa: E402
 
 
 def state_beside_maps():
-    """Maps of x at half its size beside a state whose sizes have names of their own, enlarged to those of x."""
+    """Maps of x at half its size beside a state with sizes of its own, enlarged to those of x."""
     rng = np.random.default_rng(5)
     constants = {
         "w": rng.standard_normal((4, 3, 3, 3)).astype("f4"), "zero": np.int64([0]), "two": np.int64([2]),

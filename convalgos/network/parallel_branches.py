@@ -11,6 +11,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from convalgos.core.arguments import Pads
 from convalgos.core.boundaries import ZERO
 from convalgos.network.channel_scaling import is_scale
 from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Step
@@ -30,8 +31,9 @@ def branches_joined(graph: NetworkGraph) -> NetworkGraph:
         if step.inputs[0] == step.inputs[1] or not all(name in alone for name in step.inputs):
             continue
         a, b = (steps[name] for name in step.inputs)
-        joined = _joined(a, b) if _is_linear(a) and _is_linear(b) and a.inputs == b.inputs else None
-        if joined is not None:
+        if not _is_linear(a) or not _is_linear(b) or a.inputs != b.inputs:
+            continue
+        if (joined := _joined(a, b)) is not None:
             for part in (a, b):
                 del steps[part.output]
                 let_go(part.w)
@@ -76,11 +78,16 @@ def _of_groups(more: Convolution, of: Convolution) -> np.ndarray | None:
 
 def _place(of: Convolution, more: Convolution) -> tuple[slice, ...] | None:
     """Where the taps of one kernel lie in another with the same outputs; None where some do not."""
+    if isinstance(of.padding, str) or isinstance(more.padding, str):
+        return None
     found: list[slice] = []
     ones = (1,) * (of.w.ndim - 2)
+    none = ((0, 0),) * len(ones)
+    pads: Pads = of.padding or none
+    own_pads: Pads = more.padding or none
     for i, (n, m) in enumerate(zip(of.w.shape[2:], more.w.shape[2:], strict=True)):
         dilation = (of.dilation or ones)[i]
-        (low, high), (own_low, own_high) = of.padding[i], more.padding[i]  # type: ignore[misc]
+        (low, high), (own_low, own_high) = pads[i], own_pads[i]
         strides = {(c.stride or ones)[i] for c in (of, more)}
         if len(strides) > 1 or (m > 1 and (more.dilation or ones)[i] != dilation):
             return None
