@@ -10,10 +10,11 @@ pytest.importorskip("onnxruntime")
 
 from test_network_onnx import Builder, kinds, numbers, reference
 
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.spreading import SpreadOperandPlan
 from convalgos.network import from_onnx
 from convalgos.network.dynamic_convolutions import DynamicConvolution
-from convalgos.network.graph import Foreign
+from convalgos.network.graph import Elementwise, Foreign
 from convalgos.network.network import Network
 
 CLOSE = 1e-5
@@ -22,6 +23,12 @@ GEOMETRIES = [
     {"pads": [0, 1, 2, 1], "strides": [2, 1]},
     {"dilations": [2, 1], "pads": [2, 0, 2, 1]},
     {"auto_pad": "SAME_UPPER"},
+]
+TRANSPOSED = [
+    {"pads": [1, 1, 1, 1]},
+    {"strides": [2, 2]},
+    {"strides": [2, 3], "pads": [0, 1, 1, 0], "output_padding": [1, 2]},
+    {"dilations": [2, 1], "strides": [1, 2]},
 ]
 
 
@@ -35,6 +42,18 @@ def modulated(groups=1, bias="", constant=False, **geometry):
         more = [b.node("ReduceMean", w, np.int64([1, 2, 3]), keepdims=0)]
     x = numbers((1, 6, 9, 7)) if constant else "x"
     return b.model(b.node("Conv", x, w, *more, group=groups, **geometry))
+
+
+def transposed(groups=1, bias="", activation="", **geometry):
+    """A transposed convolution of x by a filter that is multiplied with means of x."""
+    b = Builder(("n", 6, "h", "w"))
+    mean = b.node("ReduceMean", "x", np.int64([0, 1, 2, 3]))
+    w = b.node("Mul", numbers((6, 4, 3, 3)), b.node("Add", mean, np.float32(1)))
+    more = {"constant": [numbers((4 * groups,))], "": []}.get(bias)
+    if more is None:
+        more = [b.node("Mul", numbers((4 * groups,)), b.node("Reshape", mean, np.int64([1])))]
+    y = b.node("ConvTranspose", "x", w, *more, group=groups, **geometry)
+    return b.model(b.node(activation, y) if activation else y)
 
 
 def close(y, right):
@@ -53,6 +72,34 @@ def test_filters_that_are_computed(groups, bias, geometry):
     for n, h, w in ((1, 9, 7), (3, 6, 11), (1, 9, 7), (1, 5, 17)):
         x = numbers((n, 6, w, h)).swapaxes(2, 3) * 4  # another array than C order has
         close(net(x), reference(model, {"x": np.ascontiguousarray(x)})[0])
+
+
+@pytest.mark.parametrize("bias", ["", "constant", "computed"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("geometry", TRANSPOSED, ids=str)
+def test_transposed_by_filters_that_are_computed(groups, bias, geometry):
+    """With the activation behind them."""
+    model = transposed(groups, bias, "LeakyRelu", **geometry)
+    net = from_onnx(model)
+    assert Foreign not in kinds(net) and DynamicConvolution in kinds(net)
+    assert kinds(net).count(Elementwise) < 4  # the activation is none of its own
+    for n, h, w in ((1, 9, 7), (3, 6, 11), (1, 1, 1), (2, 5, 17)):
+        x = numbers((n, 6, w, h)).swapaxes(2, 3) * 4
+        close(net(x), reference(model, {"x": np.ascontiguousarray(x)})[0])
+
+
+@pytest.mark.parametrize("make", [modulated, transposed])
+@pytest.mark.parametrize("most", [0, 400_000])
+def test_limits_hold(make, most):
+    """No workspace is larger than allowed; where nothing convolves without one, it is refused in words."""
+    net, shape = from_onnx(make(pads=[1, 1, 1, 1])), (2, 6, 40, 40)
+    try:
+        steps = net.plan(shape, workspace_limit=most).planned.steps
+    except Unsupported as refused:
+        assert most == 0 and "workspace_limit=0" in str(refused)
+    else:
+        (plan,) = (s.plan.plan for s in steps if isinstance(s.step, DynamicConvolution))
+        assert plan.scratch_bytes <= most
 
 
 def test_a_constant_convolved_by_what_is_computed():

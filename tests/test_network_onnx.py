@@ -165,7 +165,7 @@ def test_sums_become_residuals_of_one_convolution():
     b = Builder()
     first = b.node("Relu", b.conv())
     second = b.node("Relu", b.node("Add", b.conv(first), first))  # a block
-    both = b.node("Add", b.conv(second), b.conv(second))  # two convolutions: one takes the other
+    both = b.node("Add", b.conv(second), b.conv(first))  # two convolutions: one takes the other
     twice = b.conv(both)
     third = b.node("Add", twice, both)  # read twice
     of_maps = b.node("GlobalAveragePool", third)

@@ -180,6 +180,17 @@ def test_filters_that_are_computed():
     own(Does(forward, conv=nn.Conv2d(4, 5, 3)), torch.randn(2, 4, 9, 7), torch.rand(2, 4))
 
 
+def test_transposed_filters_that_are_computed():
+    """Of each image its own, as generators modulate them."""
+
+    def modulated(self, x):
+        w = x.mean((2, 3))[:, :, None, None, None] * torch.linspace(-1, 2, 45).reshape(1, 1, 5, 3, 3)
+        y = F.conv_transpose2d(x.reshape(1, 8, 9, 7), w.reshape(8, 5, 3, 3), stride=2, padding=1, groups=2)
+        return F.leaky_relu(y, 0.2).reshape(2, 5, 17, 13)
+
+    assert "DynamicConvolution" in kinds(own(Does(modulated), torch.randn(2, 4, 9, 7)))
+
+
 def test_what_has_no_such_operators_says_why():
     def forward(m, x):
         return (

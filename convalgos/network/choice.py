@@ -216,7 +216,7 @@ class _Assembly:
         """The plan of a step in the layouts of an option, and its seconds."""
         if option.candidate is None:
             dtype = self._dtypes.get(next(iter(step.inputs), ""), "float32")
-            return plan_of(step, self._shapes, option.writes, dtype), option.seconds
+            return plan_of(step, self._shapes, option.writes, dtype, self._limits), option.seconds
         candidate = option.candidate
         key = candidate.id, candidate.problem, equal_bits
         if key not in self._plans:

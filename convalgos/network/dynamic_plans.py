@@ -9,6 +9,7 @@ import numpy as np
 
 from convalgos.core.allocator import of_one_call
 from convalgos.core.bound_run import BoundRun
+from convalgos.core.epilogue import Activation
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.plan import KernelPlan, Packed
 from convalgos.network.planned import PlanLimits
@@ -17,17 +18,25 @@ from convalgos.select import choose
 
 
 class DynamicConvolutionPlan:
-    """Prepares the filter in each run, for which time the algorithm is chosen."""
+    """Prepares the filter in each run, for which time the algorithm is chosen.
 
-    def __init__(self, problem: ConvProblem):
-        limits = replace(limits_of(PlanLimits()), weights_constant=False)
-        self.plan = choose.choose_plan(problem, "cpu", limits)
+    Args:
+        bias: one that is constant; a computed one is an input.
+    """
+
+    def __init__(
+        self, problem: ConvProblem, limits: PlanLimits, bias: np.ndarray | None, activation: Activation | None
+    ):
+        held_to = replace(limits_of(limits), weights_constant=False)
+        self.plan = choose.choose_plan(problem, "cpu", held_to)
         self.problem, self.algorithm = problem, self.plan.algorithm
+        self._bias, self._activation = bias, activation
 
     def run(self, inputs: Sequence[np.ndarray], y: np.ndarray) -> None:
         """Write y."""
         x, w, *bias = inputs
-        self.plan(x, self.plan.prepare(w), bias=bias[0] if bias else None, out=y)
+        added = bias[0] if bias else self._bias
+        self.plan(x, self.plan.prepare(w), bias=added, out=y, activation=self._activation)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         """A run on these very arrays, the inputs and y."""
@@ -36,7 +45,8 @@ class DynamicConvolutionPlan:
         filters = self.plan.prepare(np.zeros(w.shape, w.dtype))
         if bias or not isinstance(self.plan, KernelPlan) or not isinstance(filters.data, Packed):
             return BoundRun(lambda: self.run(inputs, y))
-        plan, packed, bound = self.plan, filters.data.array, self.plan.bind(x, filters, y)
+        plan, packed = self.plan, filters.data.array
+        bound = plan.bind(x, filters, y, self._bias, self._activation)
 
         def run() -> None:
             with of_one_call():

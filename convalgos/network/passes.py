@@ -16,6 +16,7 @@ from convalgos.network.channel_scaling import (
     scales_elementwise,
 )
 from convalgos.network.constants_joined import constants_joined
+from convalgos.network.dynamic_convolutions import DynamicConvolution
 from convalgos.network.graph import (
     Convolution,
     Elementwise,
@@ -28,6 +29,7 @@ from convalgos.network.graph import (
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.mapped_weights import let_go, put_in_file
 from convalgos.network.means_ahead import with_means_ahead
+from convalgos.network.parallel_branches import branches_joined
 from convalgos.network.pixel_moves import PixelMove, orders_in_filters
 from convalgos.network.read_once import read_once
 from convalgos.network.scaled_activations import with_scaled_activations
@@ -40,8 +42,9 @@ Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
     graph = needed(constants_joined(transposes_last(graph)))
-    for fuse in (views_last, without_views, with_scales, with_activations, with_residuals, with_activations):
+    for fuse in (views_last, without_views, with_scales, branches_joined, with_activations):
         graph = fuse(graph)
+    graph = with_activations(with_residuals(graph))
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
     graph = needed(moves_absorbed(with_scaled_activations(needed(graph))))
     return scales_elementwise(orders_in_filters(graph))
@@ -234,4 +237,4 @@ def needed(graph: NetworkGraph) -> NetworkGraph:
 
 
 VIEWS = View | Transpose | PixelMove  # what moves elements and changes none
-FINISHED = SUMMED | Elementwise | GroupNormalization
+FINISHED = SUMMED | Elementwise | GroupNormalization | DynamicConvolution

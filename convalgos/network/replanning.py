@@ -194,7 +194,7 @@ class _Replanning:
         """The plan of a step that is no convolution; of windows once for all steps that have the same."""
         dtype = self._dtype(step)
         if not isinstance(step, Pooling):
-            return plan_of(step, self._shapes, layout, dtype)
+            return plan_of(step, self._shapes, layout, dtype, self._limits)
         key = step.problem(self._shapes[step.inputs[0]], dtype), layout
         if key not in self._plans:
             self._plans[key] = self._made_once(key, partial(plan_of, step, self._shapes, layout, dtype))

@@ -53,23 +53,25 @@ from convalgos.network.graph import (
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.pixel_moves import DepthToSpace, PixelMove
+from convalgos.network.planned import PlanLimits
 from convalgos.network.quantized_plans import ON_INTEGERS, quantized_plan
 from convalgos.network.recurrence import Recurrence
 from convalgos.network.softmax import Softmax
 
 SHORT = 16  # pixels of maps that are gone through in one piece, with a constant that has all elements,
 SPREAD = 1 << 14  # of up to so many
+ANY = PlanLimits()
 NUMPY: dict[str, Any] = {
     "multiply": np.multiply, "subtract": np.subtract, "divide": np.divide,
     "slope": lambda a, b, out: np.copyto(out, np.where(a < 0, a * b, a)),
 }  # fmt: skip
 
 
-def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> Any:
+def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32", limits: PlanLimits = ANY) -> Any:
     """The plan of a step that is no convolution, whose maps lie in one layout; None of what moves nothing.
 
     Args:
-        dtype: of what it reads.
+        dtype: of what it reads. limits: of convolutions whose filters are computed.
     """
     if isinstance(step, ON_INTEGERS):
         return quantized_plan(step, shapes, layout)
@@ -95,7 +97,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32") -> 
     if isinstance(step, Product):
         return MatmulPlan(read, step.moves, step.scale)
     if isinstance(step, DynamicConvolution):
-        return DynamicConvolutionPlan(step.problem(shapes))
+        return DynamicConvolutionPlan(step.problem(shapes), limits, step.bias, step.activation)
     if isinstance(step, ElementFunction):
         return FunctionPlan(step.function, array_shape(layout, read[0]))
     if isinstance(step, Recurrence):

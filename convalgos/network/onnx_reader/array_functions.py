@@ -82,11 +82,12 @@ def follows_from_shapes(name: str, model: OnnxModel) -> bool:
 def _follows(name: str, model: OnnxModel) -> bool:
     if model.is_constant(name):
         return True
-    node, shape = model.maker(name), model.tried_shape(name)
+    node = model.maker(name)
     if node is not None and node.op in OF_SHAPES:
         return True
-    small = shape is not None and all(isinstance(n, int) for n in shape)
-    if node is None or shape is None or not small or np.prod([*map(int, shape)], initial=1) > MOST:
+    told = (model.tried_shape(name), model.shape(name))  # of trial sizes, which may not go together; of all
+    shape = next((s for s in told if s is not None and all(isinstance(n, int) for n in s)), None)
+    if node is None or shape is None or np.prod([*map(int, shape)], initial=1) > MOST:
         return False
     known = node.op in CALLS and all(follows_from_shapes(n, model) for n in node.inputs if n)
     return known and bool(node.inputs)

@@ -11,8 +11,9 @@ from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 
 
-def dynamic_convolution(node: OnnxNode, model: OnnxModel, padding: Any) -> Steps:
-    """A Conv of which any of x, the filter and the bias is computed; what is constant is a value of its own.
+def dynamic_convolution(node: OnnxNode, model: OnnxModel, padding: Any, transposed: bool = False) -> Steps:
+    """A Conv or ConvTranspose of which any of x, the filter and the bias is computed; what is constant of the
+    first two is a value of its own.
 
     Args:
         padding: of steps; None where they know no such.
@@ -23,7 +24,9 @@ def dynamic_convolution(node: OnnxNode, model: OnnxModel, padding: Any) -> Steps
         return None
     if any(model.dtype(name) != "float32" for name in read):
         return None
-    y, ones = node.outputs[0], (1,) * (min(ranks) - 2)
+    y, ones, bias = node.outputs[0], (1,) * (min(ranks) - 2), None
+    if len(read) > 2 and model.is_constant(read[2]):
+        bias = model.constant(read.pop())
     steps: list[Step] = []
     for i, name in enumerate(read):
         if model.is_constant(name):
@@ -31,4 +34,8 @@ def dynamic_convolution(node: OnnxNode, model: OnnxModel, padding: Any) -> Steps
             steps.append(ArrayFunction(node.name, (), read[i], constants=(model.constant(name),)))
     given = node.attributes.get
     geometry = tuple(given("strides", ones)), padding, tuple(given("dilations", ones)), given("group", 1)
-    return [*steps, DynamicConvolution(node.name, tuple(read), y, *geometry)]
+    more = tuple(given("output_padding", (0,) * len(ones))) if transposed else ()
+    made = DynamicConvolution(
+        node.name, tuple(read), y, *geometry, bias, transposed=transposed, output_padding=more
+    )
+    return [*steps, made]

@@ -166,8 +166,10 @@ def _pad(node: OnnxNode, model: OnnxModel) -> Steps:
 def _conv_transpose(node: OnnxNode, model: OnnxModel) -> Steps:
     found = _filter_and_bias(node, model)
     given = node.attributes.get
-    if found is None or given("output_shape") or given("auto_pad", b"NOTSET") != b"NOTSET":
+    if given("output_shape") or given("auto_pad", b"NOTSET") != b"NOTSET":
         return None
+    if found is None:
+        return dynamic_convolution(node, model, _padding(node, rank_of(node, model) - 2), transposed=True)
     w, bias = found
     padding, ones = _padding(node, w.ndim - 2), (1,) * (w.ndim - 2)
     if padding is None:

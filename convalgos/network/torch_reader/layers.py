@@ -55,7 +55,8 @@ def convolution_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 
 def transposed_convolution_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    weights, ndim = [*_weights(t, a["weight"]), *_weights(t, a["bias"])], spatial_dimensions(a["input"])
+    ndim = spatial_dimensions(a["input"])
+    weights = [t.value(a[key]) for key in ("weight", "bias") if a[key] is not None]
     if len(t.shape(weights[0])) != ndim + 2:
         raise Left("takes one map without a batch")
     return t.emit(
