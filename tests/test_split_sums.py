@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import laid, to_logical
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
+from convalgos.core.profiles import nominal
 from convalgos.cpu import bf16x3, int8x3
 from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.split_cut import SplitCut, split_cycles
@@ -82,6 +84,10 @@ def test_filters_serve_all_sizes_of_maps(split):
     assert (large(x, small.prepare(w)) == 1).all()
 
 
+FEW_AND_MANY = (  # channels
+    "n8 c32 h160 w160 k32 r1 s1 channels_last",
+    "n1 c512 h14 w14 k512 r1 s1 channels_last",
+)
 LIKE = [  # a known size of a layer, and another one
     ("n1 c64 h30 w41 k48 r3 s3 p1 blocked16", (1, 64, 17, 90)),
     ("n1 c40 h30 w41 k48 r1 s1 channels_last", (3, 40, 25, 11)),
@@ -139,3 +145,15 @@ def test_without_matrix_tiles_it_says_so(split, monkeypatch):
     served(split, POINT)
     monkeypatch.setattr(matrix_tiles, "permitted", lambda: False)
     assert "AMX" in split.why_not(POINT)
+
+
+@each_form
+def test_layers_of_few_channels_cost_the_more_the_slower_memory_is(split):
+    """Their products take less time than their maps take to come."""
+    figures = {"bandwidth": 25e9, "cache_bandwidth": 60e9, "peak_int8": 12e12, "peak_bfloat16": 6e12}
+    machine = replace(nominal(2), l3_bytes=32 << 20, **figures)
+    slow = replace(machine, bandwidth=machine.bandwidth / 4)
+    wide, deep = (ConvProblem.parse(text) for text in FEW_AND_MANY)
+    assert wide.x_bytes + wide.y_bytes > machine.l3_bytes > deep.x_bytes + deep.y_bytes
+    assert split.cost(wide, slow) > 1.5 * split.cost(wide, machine)
+    assert split.cost(deep, slow) == split.cost(deep, machine)

@@ -41,6 +41,9 @@ ALONE = 0.9  # more for a tile without a second one, whose sums wait for each ot
 AHEAD = 0.42  # times the cycles of splitting, between the products of another block
 BEGUN = 7e-6  # seconds: small layers of networks take longer than they do one after the other
 FILTER_LINE = 2.4  # of a line of the filter that comes from beyond L2 beside the products
+# Of the time in which x and y are moved, which the products do not hide; 40 layers of channels_last, forward
+# and gradients of the input, half of them of few channels on large maps
+SHOWN_MOVES = 0.6
 
 
 def why_not_split(problem: ConvProblem, form: SplitForm = BRAIN_FLOATS) -> str | None:
@@ -313,4 +316,6 @@ def split_seconds(problem: ConvProblem, machine: Machine, form: SplitForm = BRAI
     rate, product = form.product_cycles(machine)
     cycles = split_cycles(split_cut(problem, form), machine.threads, product)
     far = beyond_l3_seconds(form.filter_bytes(problem.as_3d), machine)
-    return CALL + machine.launch + BEGUN + cycles / rate + far
+    written = 2 * problem.y_bytes  # a store reads its line first
+    moved = SHOWN_MOVES * machine.stream(problem.x_bytes + written, problem.x_bytes + problem.y_bytes)
+    return CALL + machine.launch + BEGUN + cycles / rate + far + moved
