@@ -47,7 +47,8 @@ def test_results_are_within_the_error(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
     """Of which the last is whole, or is not; alone, and as the last of some axes."""
-    monkeypatch.setattr(coarse_lines, "LEAST", 1000)
+    monkeypatch.setattr(coarse_lines, "LEAST", [(1000, 54)] * 2)
+    monkeypatch.setattr(coarse_lines, "AT_ONCE", 1 << 12)
     rng = np.random.default_rng(4)
     for mode in MODES:
         for shape, sigma in (

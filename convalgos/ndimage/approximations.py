@@ -82,9 +82,11 @@ def _coarse(
     """By coarser grids."""
     filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
     last = max(axis for axis, *_ in smoothed)
-    is_last = math.prod(x.shape[last + 1 :]) == 1
+    size = x.shape[last]
+    lies_in_rows = math.prod(x.shape[last + 1 :]) == 1
     in_blocks = [
-        is_last and axis == last and is_long_line(x.shape[axis], sigma) for axis, sigma, *_ in smoothed
+        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma)
+        for axis, sigma, *_ in smoothed
     ]
     lines = [
         (WHOLE if whole else boundary, x.shape[axis])

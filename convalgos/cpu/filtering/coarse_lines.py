@@ -16,13 +16,17 @@ from convalgos.cpu.filtering.window_products import WindowProduct
 
 STEPS = 8  # of a block
 BEYOND = STEPS + 3  # places that a block is interpolated from, and steps that its places are sums of
-LEAST = 1 << 12  # elements of a line from which it takes less time than a recursion; Sapphire Rapids,
-MANY = 54  # and standard deviations: of 10 blocks and more
+FEW = 8  # lines that are better filtered so
+# (elements of a line, times a standard deviation) from which it takes less time than a recursion, of few
+# lines and of many, whose ends take longer; Sapphire Rapids
+LEAST = (1 << 12, 54), (1 << 13, 160)
+AT_ONCE = 1 << 16  # elements around the ends of lines that are gathered at a time
 
 
-def is_long_line(size: int, sigma: float) -> bool:
-    """Whether a line is better filtered in blocks, if its elements lie behind each other."""
-    return size >= max(LEAST, MANY * sigma)
+def is_long_line(count: int, size: int, sigma: float) -> bool:
+    """Whether lines are better filtered in blocks, if their elements lie behind each other."""
+    least, widths = LEAST[count > FEW]
+    return size >= max(least, widths * sigma)
 
 
 class LinePass:
@@ -58,6 +62,7 @@ class LinePass:
         low, high = -int(at.min()), max(0, int(at.max()) + 1 - size)
         self._ends = source_indices(boundary, size, low, high)[at + low]
         self._filled = self._ends == OUTSIDE
+        self._at_once = max(1, AT_ONCE // self._ends.size)
         self._sums = lines, blocks + 2 * around, STEPS
         self._at_ends = firsts + around
         row = STEPS * self._sums[1]
@@ -79,9 +84,11 @@ class LinePass:
         """Many threads may run it at once."""
         x, y = (a.reshape(-1)[: self.count].reshape(self._shape) for a in (x, y))
         sums = np.empty(self._sums, self._down.dtype)
-        near = x[:, self._ends]  # (lines, blocks, elements)
-        near[:, self._filled] = self._fill
-        sums[:, self._at_ends] = near @ self._down
+        for first in range(0, len(x), self._at_once):
+            part = slice(first, first + self._at_once)
+            near = x[part, self._ends]  # (lines, blocks, elements)
+            near[:, self._filled] = self._fill
+            sums[part, self._at_ends] = near @ self._down
         self._to_grid.run(x, sums)
         self._back.run(sums, y)
         if self._whole < self._size:
