@@ -70,10 +70,10 @@ def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
 
 @contextmanager
 def _counted(monkeypatch):
-    """The calls of `LinePass.run` meanwhile."""
-    runs, run = [], coarse_lines.LinePass.run
+    """The calls of `BlockPass.run` meanwhile."""
+    runs, run = [], coarse_lines.BlockPass.run
     with monkeypatch.context() as patched:
-        patched.setattr(coarse_lines.LinePass, "run", lambda *args: (runs.append(1), run(*args)))
+        patched.setattr(coarse_lines.BlockPass, "run", lambda *args: (runs.append(1), run(*args)))
         yield runs
 
 

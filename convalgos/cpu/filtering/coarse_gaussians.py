@@ -25,7 +25,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering.coarse_grids import cubic, fitting_step, grid_matrices, sums_on_grid
-from convalgos.cpu.filtering.coarse_lines import LinePass
+from convalgos.cpu.filtering.coarse_lines import BlockPass
 from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -107,7 +107,7 @@ def steps_within(
 class CoarseAxis(NamedTuple):
     """An axis, what lies beyond its ends, and the Gaussian along it: see `coarse_gaussian`.
 
-    in_blocks: it is the last axis, and filtered by a `LinePass`; its step is a whole number.
+    in_blocks: it is the last axis, and filtered by a `BlockPass`; its step is a whole number.
     """
 
     axis: int
@@ -147,7 +147,7 @@ class CoarseChain:
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
         self._of, self._into = of, into
-        self._passes: list[RowPass | MatrixPass | LinePass | _Turn] = []
+        self._passes: list[RowPass | MatrixPass | BlockPass | _Turn] = []
         self._add(shape, axes)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
@@ -162,7 +162,7 @@ class CoarseChain:
         if one.in_blocks:
             filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
             given = outer, size, self._dtype, int(one.step), filtered, one.boundary
-            self._passes.append(LinePass(*given, self._fill, self._threads))
+            self._passes.append(BlockPass(*given, self._fill, self._threads))
             return
         if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
             return

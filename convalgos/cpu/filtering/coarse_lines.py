@@ -29,7 +29,7 @@ def is_long_line(count: int, size: int, sigma: float) -> bool:
     return size >= max(least, widths * sigma)
 
 
-class LinePass:
+class BlockPass:
     """y (lines, size) = x (lines, size) filtered along lines; both are C-contiguous, and apart.
 
     Args:
