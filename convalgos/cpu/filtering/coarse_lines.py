@@ -20,13 +20,14 @@ FEW = 8  # lines that are better filtered so
 # (elements of a line, times a standard deviation) from which it takes less time than a recursion, of few
 # lines and of many, whose ends take longer; Sapphire Rapids
 LEAST = (1 << 12, 54), (1 << 13, 160)
+MOST = 256  # lines; more keep the lanes of recursions busy, and pay for their ends
 AT_ONCE = 1 << 16  # elements around the ends of lines that are gathered at a time
 
 
 def is_long_line(count: int, size: int, sigma: float) -> bool:
-    """Whether lines are better filtered in blocks, if their elements lie behind each other."""
+    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other."""
     least, widths = LEAST[count > FEW]
-    return size >= max(least, widths * sigma)
+    return count <= MOST and size >= max(least, widths * sigma)
 
 
 class BlockPass:
