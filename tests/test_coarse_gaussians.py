@@ -1,12 +1,14 @@
 """Gaussians by coarser grids: within the error that is told, at every border, in any shape."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import coarse_gaussians, row_sums
+from convalgos.cpu.filtering import coarse_gaussians, coarse_lines, row_sums
 from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.ndimage import approximations
@@ -42,6 +44,39 @@ def test_results_are_within_the_error(dtype, monkeypatch):
             assert 1e-7 < np.abs(y - expected).max() <= 1e-3 * 0.9
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
+    """Of which the last is whole, or is not; alone, and as the last of some axes."""
+    monkeypatch.setattr(coarse_lines, "LEAST", [(1000, 54)] * 2)
+    monkeypatch.setattr(coarse_lines, "AT_ONCE", 1 << 12)
+    rng = np.random.default_rng(4)
+    for mode in MODES:
+        for shape, sigma in (
+            ((1760,), 18), ((3, 1001), (0, 16.3)), ((2, 40, 1203), (0, 12, 14.1)),
+            ((1, 6001, 1), (0, 110, 0)), ((30, 1024), (33, 11)), ((2, 1000), (0, 18.5)),
+        ):  # fmt: skip
+            x = (rng.random(shape) - 0.3).astype(dtype)
+            y, before = np.full(shape, np.nan, dtype), x.copy()
+            axes = tuple(i for i in range(len(shape)) if np.ndim(sigma) == 0 or sigma[i])
+            widths = [np.broadcast_to(sigma, len(shape))[i] for i in axes]
+            how = {"mode": mode, "cval": 0.9, "axes": axes}
+            with _counted(monkeypatch) as runs:
+                ndimage.gaussian_filter(x, widths, output=y, max_rel_error=1e-3, **how)
+            assert len(runs) == 1
+            np.testing.assert_array_equal(x, before)
+            expected = scipys.gaussian_filter(x.astype(np.float64), widths, **how)
+            assert 1e-7 < np.abs(y - expected).max() <= 1e-3 * 0.9
+
+
+@contextmanager
+def _counted(monkeypatch):
+    """The calls of `BlockPass.run` meanwhile."""
+    runs, run = [], coarse_lines.BlockPass.run
+    with monkeypatch.context() as patched:
+        patched.setattr(coarse_lines.BlockPass, "run", lambda *args: (runs.append(1), run(*args)))
+        yield runs
+
+
 @pytest.mark.parametrize("shape", [(133, 140), (1, 301)])
 def test_floats_of_bytes_are_within_the_error(shape):
     """By grids and by recursions; bytes of bytes stay exact without an error."""
@@ -59,7 +94,7 @@ def test_short_integers_are_cut_off_once(name):
     """At every border, by grids and recursions; what is between two integers becomes the nearer to zero."""
     dtype, rng = np.dtype(name), np.random.default_rng(3)
     limits = np.iinfo(dtype)
-    shapes = ((133, 140), 30), ((40, 7, 20), (11, 0, 10)), ((1, 301), 20), ((9, 70), 8), ((65, 9), (33, 12))
+    shapes = ((133, 140), 30), ((40, 7, 20), (11, 0, 10)), ((1, 5003), 20), ((9, 70), 8), ((65, 9), (33, 12))
     for mode, (shape, sigma) in zip(MODES, shapes, strict=True):
         x = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
         x[: shape[0] // 2, : shape[1] // 2] = limits.max  # beyond which an error may lead

@@ -14,6 +14,7 @@ from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.filtering import line_filters, line_passes, line_steps, short_passes, volume_passes
 from convalgos.ndimage.arguments import BOUNDARY_OF
+from convalgos.ndimage.lines import length_of_terms
 
 MODES = tuple(BOUNDARY_OF)
 TYPES = "?bBhHiIqQfdFD"  # characters of dtypes
@@ -309,3 +310,13 @@ def test_terms_meet_where_they_are_summed(char, monkeypatch):
                         y = np.full_like(expected, np.nan if expected.dtype.kind == "f" else 1)
                         getattr(ca.ndimage, name)(x, *sigmas, **more | {"output": y})
                         check(y, expected, x, 50)
+
+
+@pytest.mark.parametrize("name", ["uint8", "uint16", "float32"])
+def test_lengths_are_the_roots_that_numpy_cuts_off(name):
+    """Of all sums that squares of two bytes wrap to."""
+    y, other = (a.astype(name) for a in np.divmod(np.arange(1 << 16), 256))
+    expected = y * y + other * other
+    np.sqrt(expected, out=expected, casting="unsafe")
+    length_of_terms(y, [other])
+    np.testing.assert_array_equal(y, expected)

@@ -6,7 +6,9 @@ axis. Sums that should be whole numbers stay these (`coarse_gaussians.NUDGED`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from convalgos.cpu.filtering.coarse_gaussians import (
     steps_within,
     why_not_coarse,
 )
+from convalgos.cpu.filtering.coarse_grids import WHOLE
+from convalgos.cpu.filtering.coarse_lines import is_long_line
 from convalgos.cpu.filtering.recursive_gaussians import (
     Recursion,
     parts_of_lines,
@@ -77,16 +81,30 @@ def _coarse(
 ) -> Write | None:  # fmt: skip
     """By coarser grids."""
     filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
-    lines = [(boundary, x.shape[axis]) for boundary, (axis, *_) in zip(boundaries, smoothed, strict=True)]
+    last = max(axis for axis, *_ in smoothed)
+    size = x.shape[last]
+    lies_in_rows = math.prod(x.shape[last + 1 :]) == 1
+    in_blocks = [
+        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma)
+        for axis, sigma, *_ in smoothed
+    ]
+    lines = [
+        (WHOLE if whole else boundary, x.shape[axis])
+        for boundary, (axis, *_), whole in zip(boundaries, smoothed, in_blocks, strict=True)
+    ]
     steps = steps_within(filters, lines, dtype, max_rel_error)
     if steps is None:
         return None
     axes = sorted(
-        CoarseAxis(axis, boundary, *each, step)
-        for (axis, *_), boundary, each, step in zip(smoothed, boundaries, filters, steps, strict=True)
+        CoarseAxis(axis, boundary, *each, step, whole)
+        for (axis, *_), boundary, each, step, whole in zip(
+            smoothed, boundaries, filters, steps, in_blocks, strict=True
+        )
     )
     if why_not_coarse(x.shape, axes, dtype.itemsize) is not None:
         return None
+    if axes[0].in_blocks:
+        return _in_floats(dtype, [coarse_chain(x.shape, dtype, tuple(axes), beyond).run])
     is_read = x.dtype.name in SHORT and dtype.itemsize == 4 and holds(beyond, x.dtype)
     of = x.dtype if is_read else None
     chain = coarse_chain(x.shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)
@@ -109,12 +127,24 @@ def _recursive(
     dtype: np.dtype, axes: list[int], found: list[Recursion], boundaries: list[str], beyond: float
 ) -> Write:
     """By recursions along one axis after the other."""
+    each = zip(axes, found, boundaries, strict=True)
+    return _in_floats(
+        dtype,
+        [
+            partial(recurse_along, axis=axis, by=by, boundary=boundary, fill=beyond)
+            for axis, by, boundary in each
+        ],
+    )
+
+
+def _in_floats(dtype: np.dtype, passes: Sequence[Write]) -> Write:
+    """Passes one after the other, by sums of a float dtype that are cut off to integers at last."""
 
     def write(x: np.ndarray, y: np.ndarray) -> None:
         source = x.astype(dtype, copy=False)
         sums = y if y.dtype == dtype else np.empty(y.shape, dtype)
-        for axis, by, boundary in zip(axes, found, boundaries, strict=True):
-            recurse_along(source, sums, axis, by, boundary, beyond)
+        for one in passes:
+            one(source, sums)
             source = sums
         if sums is not y:
             sums *= NUDGED

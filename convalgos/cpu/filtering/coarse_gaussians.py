@@ -25,6 +25,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering.coarse_grids import cubic, fitting_step, grid_matrices, sums_on_grid
+from convalgos.cpu.filtering.coarse_lines import BlockPass
 from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -104,19 +105,23 @@ def steps_within(
 
 
 class CoarseAxis(NamedTuple):
-    """An axis, what lies beyond its ends, and the Gaussian along it: see `coarse_gaussian`."""
+    """An axis, what lies beyond its ends, and the Gaussian along it: see `coarse_gaussian`.
+
+    in_blocks: it is the last axis, and filtered by a `BlockPass`; its step is a whole number.
+    """
 
     axis: int
     boundary: str
     sigma: float
     reach: int
     step: float
+    in_blocks: bool = False
 
 
 def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: int) -> str | None:
     """Why a `CoarseChain` takes longer than other ways, in a sentence, or None."""
-    first = min(one.axis for one in axes)
-    if math.prod(shape[first + 1 :]) * itemsize < NARROW:
+    first = min(axes)
+    if not first.in_blocks and math.prod(shape[first.axis + 1 :]) * itemsize < NARROW:
         return "rows along the first of the axes would be turned over before there are fewer of them"
     return None
 
@@ -142,7 +147,7 @@ class CoarseChain:
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
         self._of, self._into = of, into
-        self._passes: list[RowPass | MatrixPass | _Turn] = []
+        self._passes: list[RowPass | MatrixPass | BlockPass | _Turn] = []
         self._add(shape, axes)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
@@ -154,6 +159,11 @@ class CoarseChain:
         of, into = (None, None) if self._passes else (self._of, self._into)
         size, outer = shape[one.axis], math.prod(shape[: one.axis])
         inner = math.prod(shape[one.axis + 1 :])
+        if one.in_blocks:
+            filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
+            given = outer, size, self._dtype, int(one.step), filtered, one.boundary
+            self._passes.append(BlockPass(*given, self._fill, self._threads))
+            return
         if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
             return
         if inner * self._dtype.itemsize < NARROW and outer > 1:

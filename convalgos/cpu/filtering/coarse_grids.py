@@ -17,6 +17,9 @@ from convalgos.cpu.filtering.row_sums import RowSums
 BEYOND = {"edge": 2, "constant": 1, "zero": 1, "reflect": 0, "symmetric": 0, "wrap": 0}
 
 
+WHOLE = "whole"  # in the place of a boundary: of lines in blocks of some steps, wherever they end
+
+
 def cubic(t: np.ndarray) -> np.ndarray:
     """The cubic B-spline."""
     t = np.abs(t)
@@ -25,6 +28,8 @@ def cubic(t: np.ndarray) -> np.ndarray:
 
 def fitting_step(boundary: str, size: int, most: float) -> float:
     """The largest step, up to one, of a grid that ends as an axis of some elements does."""
+    if boundary == WHOLE:
+        return math.floor(most)
     if boundary in ("symmetric", "wrap"):
         return size / math.ceil(size / most)
     return (size - 1) / math.ceil((size - 1) / most) if size > 1 else most
