@@ -4,8 +4,8 @@ torch computes on the threads of an OpenMP, and these look for their next work f
 sleep. Convolutions between its operators would find the cores taken. As after any operator of torch, a child
 of a fork can then run torch on one thread only; what is convolved there runs on threads of ours.
 
-Where threads of that OpenMP sleep at once instead, it would have to wake them for each convolution, which took
-a frozen MobileNetV2 1.8 times as long: there ours are used, as everywhere else.
+Where threads of that OpenMP sleep at once instead, it would have to wake them for each convolution, and a
+frozen MobileNetV2 took 1.8 times as long: there ours are used, as everywhere else.
 """
 
 from __future__ import annotations
