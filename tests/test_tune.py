@@ -192,6 +192,42 @@ def test_the_first_measurement_is_repeated_where_it_cannot_be_true(folder, passe
         assert devices.measured_machine().source == tune.BUSY
 
 
+def process_starts():
+    """What the process before has measured is only in its file."""
+    devices._unkept.clear()
+    devices.forget_figures()
+
+
+def test_later_processes_keep_the_best_until_two_passes_agree(folder, passes):
+    process_starts()
+    left = passes(figures(bandwidth=9e9), figures(peak_float32=4.9e11), figures(bandwidth=8e9), figures())
+    assert devices.measured_machine().bandwidth == devices.measured_machine().bandwidth == 9e9
+    assert len(left) == 3, "once in a process"
+    process_starts()
+    assert devices.measured_machine() == FIGURES == machine.load_machine(2)
+    process_starts()
+    assert devices.measured_machine().bandwidth == FIGURES.bandwidth, "a worse one changes nothing"
+    process_starts()
+    assert devices.measured_machine() == FIGURES and not left
+    process_starts()
+    assert devices.measured_machine() == FIGURES, "two have agreed: nothing is measured"
+
+
+def test_passes_end_where_none_agree(folder, passes):
+    left = passes(*(figures(bandwidth=5e10 * 0.8**i) for i in range(calibrate.PASSES + 1)))
+    for _ in range(calibrate.PASSES + 3):
+        process_starts()
+        assert devices.measured_machine().bandwidth == FIGURES.bandwidth
+    assert len(left) == 1
+
+
+def test_figures_of_an_older_file_are_compared_where_it_has_them(folder, passes):
+    process_starts()
+    machine.save_machine(figures(clock=None, bandwidth=9e9))
+    passes(figures(clock=4e9))
+    assert devices.measured_machine() == figures(clock=4e9)
+
+
 def test_choosing_measures_nothing_and_what_takes_its_time_does(folder, passes, wisdom):
     """Nominal figures, which say that they are, until `find` has measured."""
     devices.forget_figures()

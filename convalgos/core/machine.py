@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
     "launch": (1e-9, 1.0),
     "clock": (1e6, 1e12),
     "l2_bandwidth": (1e6, 1e16),
+    "passes": (1, 1 << 16),
 }
 NOMINAL_SHORT = {"int8": 4.0, "bfloat16": 1.0}  # over float32, where nobody measured
 NOMINAL_L2 = 1.8  # times the bytes a second from the last cache; Xeon (Granite Rapids)
@@ -69,6 +70,7 @@ class Machine:
     peak_bfloat16: float | None = None  # flop/s on all threads, with float32 sums
     clock: float | None = None  # cycles of a core in a second
     l2_bandwidth: float | None = None  # as `cache_bandwidth`, of arrays that stay in the L2 of their threads
+    passes: int | None = field(default=None, compare=False)  # of which these are the best
 
     @property
     def is_nominal(self) -> bool:
@@ -283,7 +285,7 @@ def checked_figures(stored: dict[str, Any]) -> Machine:
     for name, value in stored.items():
         if name not in LIMITS:
             strict_json.text(name, value, LONGEST_NAME)
-        elif Machine.__annotations__[name] == "int":
+        elif Machine.__annotations__[name].startswith("int"):
             strict_json.count_of(name, value, *LIMITS[name])
         else:
             strict_json.number(name, value, *LIMITS[name])

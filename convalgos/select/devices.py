@@ -52,15 +52,19 @@ def choice_key(device: str) -> tuple[Any, ...]:
 def measured_machine() -> Machine:
     """`current_machine`, measured in two seconds where it never was: for what takes its time anyway.
 
-    Later choices go by what was measured.
+    Other programs make figures worse, so that the next processes that come here measure again and keep the
+    best, until two passes agree. Later choices go by what was measured.
     """
     from convalgos.cpu.runtime import calibrate  # imports llvmlite
 
-    if not current_machine().is_nominal:
-        return current_machine()
-    threads, _ = setting()
+    known, (threads, profile) = current_machine(), setting()
+    settled = profile or (known.passes or 1) >= calibrate.PASSES or threads in _unkept
+    if not known.is_nominal and settled:
+        return known
     found = calibrate.measure(threads)
-    if machine_figures.doubts(found):
+    if not known.is_nominal:
+        found = calibrate.best_of([known, found])
+    elif machine_figures.doubts(found):
         found, _ = calibrate.repeated(threads)
     if doubts := machine_figures.doubts(found):
         found = replace(found, source="measured beside other programs")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
 from convalgos.select.measure.timing import Timing
+from convalgos.tools.bench.recorded_machine import machine_figures
 from convalgos.tools.bench.results import LayerResult, Results, geometric_mean
 from convalgos.tools.bench.training import StepResult
 from convalgos.tools.console.text_output import cell
@@ -154,7 +155,7 @@ def _cells(side: PickOfFile) -> tuple[str, str]:
 
 def _differences(before: Results[Any], after: Results[Any]) -> Sequence[str]:
     """What was not the same: the machine, its measured figures, the versions, the command."""
-    machines = asdict(before.machine), asdict(after.machine)
+    machines = machine_figures(before.machine), machine_figures(after.machine)
     figures = [
         f"the machine's {name}: {_told(a, b)}" for name, a, b in _unequal(*machines) if not _near(a, b)
     ]

@@ -39,7 +39,7 @@ MACHINE_SOURCES = {
 GPU_SOURCES = {
     f.name: "the driver" for f in fields(GpuMachine) if f.name not in ("bandwidth", "efficiency")
 } | {"launch": "convalgos, from an H200"}
-UNTOLD = ("source", "measured", "measured_on")  # of the figures, which stand beside others
+UNTOLD = ("source", "measured", "measured_on", "passes")  # of the figures, which stand beside others
 NOTABLE_REGRET = 1.1
 LAYER, PROBLEM = Column("layer", wraps=True), Column("problem", wraps=True, spare=3)
 
