@@ -255,3 +255,18 @@ def test_short_signals_are_filtered_with_what_a_filter_holds(a, sizes):
         ours, theirs = ca.signal.lfilter(b, a, x, zi=zi), scipy.signal.lfilter(b, a, x, zi=zi)
         for mine, other in zip(ours, theirs, strict=True):
             assert mine.dtype == other.dtype and np.array_equal(mine, other)
+
+
+@pytest.mark.parametrize("chars", ["Dd", "dD", "DD", "Ff", "fF"])
+def test_complex_arrays_inside_each_other_are_dot_products(chars):
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((2, 83, 71)), rng.standard_normal((2, 82, 69))
+    x, w = ((a[0] + 1j * a[1] if c in "DF" else a[0]).astype(c) for a, c in zip((x, w), chars, strict=True))
+    for f in ("convolve", "correlate"):
+        for in1, in2 in ((x, w), (w, x), (x.T, w.T), (x[::-1], w)):
+            ours, exact = (
+                getattr(of, f)(*(a.astype(t) for a, t in zip((in1, in2), types, strict=True)), "valid")
+                for of, types in ((ca.signal, (in1.dtype, in2.dtype)), (scipy.signal, ("D", "D")))
+            )
+            assert ours.dtype == np.result_type(in1, in2)
+            assert abs(ours - exact).max() < 200 * np.finfo(ours.dtype).eps * np.sqrt(w.size)

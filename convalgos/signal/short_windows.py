@@ -16,6 +16,7 @@ GATHERED = 1 << 16
 # of real floats, which plans sum with vectors and threads, and of others; Sapphire Rapids
 GATHERED_INSIDE = 1 << 15
 FEW, PRODUCTS, OTHER_PRODUCTS = 8, 1 << 18, 1 << 23
+DOT = 1 << 12  # products of a piece that BLAS sums: it wakes no threads, and rounding stays small
 
 
 def times_windows(
@@ -50,9 +51,15 @@ def few_inside(in1: Any, in2: Any, mode: str, correlates: bool) -> np.ndarray | 
         return None
     if not 1 < in1.ndim == in2.ndim or not in1.size or not in2.size:
         return None
-    if (which := larger(in1.shape, in2.shape)) is None or (mixed := promoted(in1, in2)) is None:
+    if (which := larger(in1.shape, in2.shape)) is None:
         return None
-    x, w, dtype = mixed
+    if (mixed := promoted(in1, in2)) is not None:
+        x, w, dtype = mixed
+    elif {in1.dtype.char, in2.dtype.char} in ({"f", "F"}, {"d", "D"}):
+        dtype = np.result_type(in1, in2)
+        x, w = in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
+    else:
+        return None
     turned = (slice(None, None, -1),) * x.ndim
     if correlates:
         w = w[turned].conj()
@@ -64,9 +71,20 @@ def few_inside(in1: Any, in2: Any, mode: str, correlates: bool) -> np.ndarray | 
             y, taps = np.empty(counts, dtype), w[turned]
             for at in np.ndindex(counts):
                 window = x[tuple(slice(i, i + k) for i, k in zip(at, w.shape, strict=True))]  # (*kernel)
-                y[at] = (window * taps).sum(dtype=dtype)
+                y[at] = _dot(window, taps) if dtype.kind == "c" else (window * taps).sum(dtype=dtype)
             return y
         if outputs * w.size <= GATHERED_INSIDE:
             taps = np.ascontiguousarray(w[turned])
             return times_windows(np.ascontiguousarray(x), taps, (1,) * x.ndim, counts)
     return None
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _dot(x: np.ndarray, w: np.ndarray) -> np.generic:
+    """The sum of the products of complex elements, without an array of these."""
+    a, b = x.reshape(-1), w.reshape(-1)
+    parts = [a[i : i + DOT] @ b[i : i + DOT] for i in range(0, a.size, DOT)]
+    total: np.generic = np.sum(parts, dtype=x.dtype)
+    return total

@@ -30,8 +30,8 @@ from convalgos.signal.small_calls import (
 MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they are dot products
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
-FEW = 1 << 12  # products of images that SciPy sums before ours has begun,
-FEW_OF_VOLUMES = 1 << 10  # and of more axes
+FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
+FEW_OF_VOLUMES = 1 << 10  # and of those of three axes
 TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
@@ -104,7 +104,7 @@ def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray
         return None
     if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
         return None
-    most = FEW if in1.ndim == 2 else FEW_OF_VOLUMES
+    most = FEW_OF_VOLUMES if in1.ndim == 3 else FEW  # more axes than three have no short way
     if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
         return None
     if in1.dtype is in2.dtype:
