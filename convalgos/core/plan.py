@@ -15,7 +15,7 @@ from convalgos.core.bound_run import BoundRun
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.choice import NOT_CHOSEN, Choice
 from convalgos.core.epilogue import Activation, ActivationLike
-from convalgos.core.laid_arrays import as_laid, copy_into, is_laid
+from convalgos.core.laid_arrays import as_laid, copy_into, is_laid, lies_whole
 from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
@@ -230,7 +230,7 @@ class Plan(PlanArrays, Tabular, ABC):
 
     @abstractmethod
     def prepare_filter(self, w: Any) -> Any:
-        """w: (K, C/groups, *kernel) `as_laid`, already flipped for mode="convolution"; or dy."""
+        """w: (K, C/groups, *kernel) `as_laid`, its axes in any order where the plan `takes_views`; or dy."""
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """What `prepare_filter` depends on beside the values of the filter: plans of one algorithm whose
@@ -335,7 +335,8 @@ class Plan(PlanArrays, Tabular, ABC):
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
         w = flipped(w) if self._flips and not self._flips_result else w
-        return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
+        w = w if self.takes_views and lies_whole(w) else as_laid(w)
+        return PreparedFilter(self._key, self.prepare_filter(w))
 
 
 def flipped(w: Any) -> Any:
