@@ -57,6 +57,7 @@ class Plan(PlanArrays, Tabular, ABC):
     scratch_bytes: int | None = None  # of the scratch that `bind` takes; None: a run makes its own
     choice: Choice = NOT_CHOSEN
     takes_views = False  # whether `prepare_filter` reads a filter of any strides as fast as one that is laid
+    any_order = False  # and of any order of its axes
     reads_filter = False  # whether kernels read the filter, or dy in its place, as the caller has it
     _quick: QuickCall | None = None
     _where: Callable[[np.ndarray], int] | None = None  # the address of an array; None: filters are not kept
@@ -230,7 +231,7 @@ class Plan(PlanArrays, Tabular, ABC):
 
     @abstractmethod
     def prepare_filter(self, w: Any) -> Any:
-        """w: (K, C/groups, *kernel) `as_laid`, its axes in any order where the plan `takes_views`; or dy."""
+        """w: (K, C/groups, *kernel) `as_laid`, or its axes in another order for a plan of `any_order`; or dy."""
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """What `prepare_filter` depends on beside the values of the filter: plans of one algorithm whose
@@ -335,7 +336,7 @@ class Plan(PlanArrays, Tabular, ABC):
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
         w = flipped(w) if self._flips and not self._flips_result else w
-        w = w if self.takes_views and lies_whole(w) else as_laid(w)
+        w = w if self.any_order and lies_whole(w) else as_laid(w)
         return PreparedFilter(self._key, self.prepare_filter(w))
 
 

@@ -89,7 +89,8 @@ class SlicedPlan(BoundParts):
         self.plans: list[Any] = [shared[p.forward] if p.forward else None for p in cut.subproblems]
         self.subproblems = subproblems(problem, cut.spare)
         self._as_views = [plan is None or plan.takes_views for plan in self.plans]
-        self.takes_views = all(self._as_views) and has_views(self.subproblems, problem)
+        any_order = all(plan is None or plan.any_order for plan in self.plans)
+        self.any_order = any_order and has_views(self.subproblems, problem)
         self.together = len(self.subproblems[0].phases)
         self.tables = interleave.phase_sizes(cut.slice, self.together)
 

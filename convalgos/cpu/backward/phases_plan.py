@@ -80,7 +80,8 @@ class PhasesPlan(BoundParts):
         self._together = len(found[0].phases)
         self._plans = [plans[p.forward] if p.forward else None for p in found]
         self._as_views = [plan is None or plan.takes_views for plan in self._plans]
-        self.takes_views = all(self._as_views) and has_views(found, problem)
+        any_order = all(plan is None or plan.any_order for plan in self._plans)
+        self.any_order = any_order and has_views(found, problem)
         first = 2 if problem.layout == "channels_first" else 1
         self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
         self._writes = [p.whole.writes(problem.stride, first) if spread else () for p in found]

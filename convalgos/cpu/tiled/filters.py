@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty, whole_lines
-from convalgos.core.laid_arrays import as_laid
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.records import by_name
@@ -166,5 +165,5 @@ def _ordered(w: np.ndarray) -> tuple[np.ndarray, int]:
         backwards = backwards and (size == 1 or stride == -side_by_side)
         side_by_side *= size
     if not (forwards or backwards):
-        return as_laid(w), 1
+        return np.ascontiguousarray(w), 1
     return w, 1 if forwards else -1
