@@ -231,7 +231,7 @@ class Plan(PlanArrays, Tabular, ABC):
 
     @abstractmethod
     def prepare_filter(self, w: Any) -> Any:
-        """w: (K, C/groups, *kernel) `as_laid`, or its axes in another order for a plan of `any_order`; or dy."""
+        """w: (K, C/groups, *kernel) `as_laid`, or but for the order of axes where `any_order`; or dy."""
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """What `prepare_filter` depends on beside the values of the filter: plans of one algorithm whose
