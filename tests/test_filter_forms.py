@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from convalgos.core.errors import Unsupported
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.reference import answer
 from convalgos.cpu.vectors import simd
 from convalgos.select import registry
 
@@ -58,3 +60,33 @@ def test_filters_of_equal_keys_are_the_same(algorithm, layer, layout):
         assert own.key.form.w_shape == w.shape
     if layer in SHARED.get(algorithm, ()):
         assert len(known) <= 1
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data"])
+@pytest.mark.parametrize("layer", ["dense", "strided", "1x1", "depthwise", "flipped"])
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "cpu.bf16x3"])
+def test_filters_whose_axes_lie_in_another_order(algorithm, layer, direction):
+    """They are prepared as their copies are, into arrays of their own; views that skip elements, too."""
+    w_shape, more = LAYERS[layer]
+    p = ConvProblem((2, w_shape[1] * more.get("groups", 1), 9, 11), w_shape, direction=direction, **more)
+    rng = np.random.default_rng(4)
+    w = rng.standard_normal(w_shape).astype("f4")
+    for problem in (p, p.replace(layout="channels_last")):
+        try:
+            plan = registry.find_algorithm(algorithm, problem).serve(problem)
+        except (Unsupported, ValueError):
+            continue
+        x = rng.standard_normal(problem.array_shapes[0]).astype("f4")
+        y = answer(p, x if problem is p else np.moveaxis(x, -1, 1), w)
+        y = y if problem is p else np.moveaxis(y, 1, -1)
+        for order in ((0, 2, 3, 1), (1, 0, 2, 3), (3, 2, 1, 0)):
+            laid = w.transpose(order).copy()
+            spread = np.full((*laid.shape, 2), np.nan, "f4")
+            spread[..., 0] = laid
+            for other in (laid.transpose(np.argsort(order)), spread[..., 0].transpose(np.argsort(order))):
+                prepared = plan.prepare(other)
+                found = plan(x, prepared)
+                np.testing.assert_array_equal(found, plan(x, plan.prepare(w)))
+                other[...] = np.nan
+                np.testing.assert_array_equal(found, plan(x, prepared, out=np.full_like(found, np.nan)))
+                np.testing.assert_allclose(found, y, rtol=1e-3, atol=1e-3)

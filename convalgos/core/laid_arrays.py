@@ -43,9 +43,19 @@ def as_laid(array: np.ndarray) -> np.ndarray:
     return copied
 
 
+def lies_whole(array: np.ndarray) -> bool:
+    """Whether an array is `as_laid` but for the order of its axes."""
+    return array.dtype.isnative and is_laid(array.transpose(_as_it_lies(array)).flags)
+
+
+def _as_it_lies(array: np.ndarray) -> list[int]:
+    """The axes of an array, that of neighbours in memory last."""
+    return sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+
+
 def copy_into(target: np.ndarray, source: np.ndarray) -> np.ndarray:
     """target[...] = source, which is `as_laid`; a target with axes in another order is filled as it lies."""
-    order = sorted(range(target.ndim), key=lambda axis: -target.strides[axis])
+    order = _as_it_lies(target)
     turned = target.transpose(order)
     if target.nbytes < TURNED or target.flags.c_contiguous or not is_laid(turned.flags):
         target[...] = source

@@ -15,7 +15,7 @@ from convalgos.core.bound_run import BoundRun
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.choice import NOT_CHOSEN, Choice
 from convalgos.core.epilogue import Activation, ActivationLike
-from convalgos.core.laid_arrays import as_laid, copy_into, is_laid
+from convalgos.core.laid_arrays import as_laid, copy_into, is_laid, lies_whole
 from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
@@ -57,6 +57,7 @@ class Plan(PlanArrays, Tabular, ABC):
     scratch_bytes: int | None = None  # of the scratch that `bind` takes; None: a run makes its own
     choice: Choice = NOT_CHOSEN
     takes_views = False  # whether `prepare_filter` reads a filter of any strides as fast as one that is laid
+    any_order = False  # and of any order of its axes
     outputs_together: int | None = None  # of a block of a line: a NaN of its samples is spread to all
     reads_filter = False  # whether kernels read the filter, or dy in its place, as the caller has it
     _quick: QuickCall | None = None
@@ -231,7 +232,7 @@ class Plan(PlanArrays, Tabular, ABC):
 
     @abstractmethod
     def prepare_filter(self, w: Any) -> Any:
-        """w: (K, C/groups, *kernel) `as_laid`, already flipped for mode="convolution"; or dy."""
+        """w: (K, C/groups, *kernel) `as_laid`, or but for the order of axes where `any_order`; or dy."""
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """What `prepare_filter` depends on beside the values of the filter: plans of one algorithm whose
@@ -336,7 +337,8 @@ class Plan(PlanArrays, Tabular, ABC):
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
         w = flipped(w) if self._flips and not self._flips_result else w
-        return PreparedFilter(self._key, self.prepare_filter(as_laid(w)))
+        w = w if self.any_order and lies_whole(w) else as_laid(w)
+        return PreparedFilter(self._key, self.prepare_filter(w))
 
 
 def flipped(w: Any) -> Any:

@@ -145,7 +145,7 @@ def store_panel(a: Any, block: BlockExtent, group: int, panel: dealt_panels.Pane
 
 
 class DirectPlan(KernelPlan):
-    finishes = takes_views = True
+    finishes = takes_views = any_order = True
 
     def __init__(self, problem: ConvProblem, algorithm: Direct):
         cut, tasks = direct_blocking(problem), plan_threads()

@@ -172,7 +172,7 @@ def indirection_buffer(problem: ConvProblem, spare: int) -> np.ndarray:
 
 
 class IndirectPlan(KernelPlan):
-    takes_views = True
+    takes_views = any_order = True
     finishes = strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Indirect):

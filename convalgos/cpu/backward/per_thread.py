@@ -26,7 +26,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.bound_parts import BoundParts
 from convalgos.cpu.backward.slices import Slicing, slices_workspace_bytes
-from convalgos.cpu.backward.subproblems import filters_of, subproblems
+from convalgos.cpu.backward.subproblems import filters_of, has_views, subproblems
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.half import computed_bytes
 from convalgos.cpu.runtime.plan import Packed, arguments, fields
@@ -88,6 +88,9 @@ class SlicedPlan(BoundParts):
             shared: dict[Any, Any] = {f: algorithm.child_plan(f) for f, _ in cut.forwards}  # kernel plans
         self.plans: list[Any] = [shared[p.forward] if p.forward else None for p in cut.subproblems]
         self.subproblems = subproblems(problem, cut.spare)
+        self._as_views = [plan is None or plan.takes_views for plan in self.plans]
+        any_order = all(plan is None or plan.any_order for plan in self.plans)
+        self.any_order = any_order and has_views(self.subproblems, problem)
         self.together = len(self.subproblems[0].phases)
         self.tables = interleave.phase_sizes(cut.slice, self.together)
 
@@ -99,10 +102,8 @@ class SlicedPlan(BoundParts):
     def prepare_filter(self, w: np.ndarray) -> list[SlicedFilters]:
         p = self.problem
         found = []
-        as_views = [plan is not None and plan.takes_views for plan in self.plans]
-        for rotated, plan in zip(
-            filters_of(self.subproblems, w, p.groups, as_views), self.plans, strict=True
-        ):
+        filters = filters_of(self.subproblems, w, p.groups, self._as_views)
+        for rotated, plan in zip(filters, self.plans, strict=True):
             if rotated is not None:
                 first = [group * p.w_shape[1] for group in self.cut.starts[1]]  # channels of the slices
                 packed = [plan.prepare_filter(rotated[c : c + plan.problem.K]) for c in first]

@@ -22,7 +22,7 @@ from convalgos.core.prepared_filter import FilterForm, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward import interleave
 from convalgos.cpu.backward.bound_parts import BoundParts
-from convalgos.cpu.backward.subproblems import Subproblem, filters_of
+from convalgos.cpu.backward.subproblems import Subproblem, filters_of, has_views
 from convalgos.cpu.runtime import jit
 
 Kinds = Sequence[tuple[ConvProblem, int]]  # sub-problems that differ, and how many there are of each
@@ -79,7 +79,9 @@ class PhasesPlan(BoundParts):
         self._subproblems = found
         self._together = len(found[0].phases)
         self._plans = [plans[p.forward] if p.forward else None for p in found]
-        self._as_views = [plan is not None and plan.takes_views for plan in self._plans]
+        self._as_views = [plan is None or plan.takes_views for plan in self._plans]
+        any_order = all(plan is None or plan.any_order for plan in self._plans)
+        self.any_order = any_order and has_views(found, problem)
         first = 2 if problem.layout == "channels_first" else 1
         self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
         self._writes = [p.whole.writes(problem.stride, first) if spread else () for p in found]

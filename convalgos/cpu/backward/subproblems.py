@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.backward.polyphase import Phase, phases
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.backward.filter_rotation import rotated_filters
@@ -49,6 +50,16 @@ class Subproblem:
         return [i * step for i in range(len(self.phases))]
 
 
+def has_views(found: Sequence[Subproblem], problem: ConvProblem) -> bool:
+    """Whether filters of all sub-problems of a backward_data problem are there as views of its filter."""
+    return _has_views(found, problem.w_shape, problem.groups, problem.itemsize)
+
+
+def _has_views(found: Sequence[Subproblem], w_shape: Shape, groups: int, itemsize: int) -> bool:
+    depthwise = w_shape[:2] == (groups, 1)  # nothing changes places but taps
+    return (groups == 1 or depthwise) and itemsize >= 4 and len(found[0].phases) == 1
+
+
 def filters_of(
     found: Sequence[Subproblem], w: np.ndarray, groups: int, as_views: Sequence[bool] | None = None
 ) -> list[np.ndarray | None]:
@@ -57,8 +68,7 @@ def filters_of(
     Args:
         as_views: for which of them a view of w will do, where there is one.
     """
-    depthwise = w.shape[:2] == (groups, 1)  # nothing changes places but taps
-    if not (groups == 1 or depthwise) or w.itemsize < 4 or len(found[0].phases) > 1:
+    if not _has_views(found, w.shape, groups, w.itemsize):
         as_views = None
     if as_views is None and len(found) == len(found[0].phases) == 1:
         return rotated_filters(found[0].phases, w, groups) if found[0].forward else [None]  # type: ignore[return-value]

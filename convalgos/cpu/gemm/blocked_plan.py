@@ -164,7 +164,7 @@ def sum_row_tiles(
 
 
 class BlockedPlan(RegisterFinish):
-    takes_views = True
+    takes_views = any_order = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: BlockedCut):

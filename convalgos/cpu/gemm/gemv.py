@@ -197,7 +197,7 @@ def inputs_of_outputs(p: ConvProblem) -> np.ndarray:
 
 
 class GemvPlan(KernelPlan):
-    finishes = takes_views = True
+    finishes = takes_views = any_order = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
         self._cut = cut = gemv_blocking(problem)

@@ -98,7 +98,7 @@ class LoweredPlan(KernelPlan):
         piece: pixels whose sums are made at a time.
     """
 
-    finishes = takes_views = True
+    finishes = takes_views = any_order = True
 
     def __init__(
         self, problem: ConvProblem, algorithm: Algorithm, cut: Lowering, order: np.ndarray, chunk: int,

@@ -69,7 +69,7 @@ def sum_packed_blocks() -> Callable[..., None]:
 
 
 class PackedPlan(KernelPlan):
-    takes_views = True
+    takes_views = any_order = True
     finishes = strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: PackedCut):

@@ -27,7 +27,7 @@ FETCHED = 1 << 17  # bytes of a filter from which on it is fetched ahead
 
 
 class SplitSumsPlan(RegisterFinish):
-    takes_views = True
+    takes_views = any_order = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: SplitCut):
