@@ -16,6 +16,7 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.problem import Shape
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.runtime.recorded_packing import launch_packing
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import carray, pointer
 
@@ -106,7 +107,8 @@ def packed_panels(w: np.ndarray, panels: int, order: np.ndarray | None = None) -
     address, record = jit.data_address(), known.record.copy()
     begin = address(packed)
     record[:3] = address(w), begin, begin + known.end
-    jit.launch(pack_panels(w.itemsize, simd.lanes(w.itemsize)), address(record), tasks)
+    kernel = pack_panels(w.itemsize, simd.lanes(w.itemsize))
+    launch_packing(kernel, record, tasks, w, packed, known.runs.table)
     return packed
 
 

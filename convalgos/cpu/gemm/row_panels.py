@@ -13,6 +13,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.runtime.recorded_packing import launch_packing
 from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import Value, carray, pointer
 
@@ -132,5 +133,5 @@ def pack_rows(w: np.ndarray, groups: int, filters: int, taps: int, tiles: int) -
     record = np.array(
         [(w.ctypes.data, packed.ctypes.data, filters, taps, tiles, groups, tasks)], PACK_ROWS_ARGUMENTS
     )
-    jit.launch(pack_tiles(w.itemsize), record.ctypes.data, tasks)
+    launch_packing(pack_tiles(w.itemsize), record, tasks, w, packed)
     return packed

@@ -15,6 +15,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.cpu.layout import channel_vectors
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.recorded_packing import launch_packing
 from convalgos.cpu.runtime.records import by_name
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS
@@ -153,7 +154,10 @@ def launch_transform(
     a.order, a.filter_tiles, a.gather = order, filter_tiles, channel_vectors.gather(w.itemsize, cut.lanes)
     a.u, a.scratch, a.some_channels = address(target), address(scratch), some_channels
     a.tap_bytes, a.task_bytes, a.own = tap_bytes, task_bytes, 0 if given is None else address(given)
-    jit.launch(driver, address(own), cut.threads)
+    if given is None:
+        launch_packing(driver, own, cut.threads, w, target, scratch, record)
+    else:
+        jit.launch(driver, address(own), cut.threads)
 
 
 def _ordered(w: np.ndarray) -> tuple[np.ndarray, int]:
