@@ -181,8 +181,7 @@ class Plan(PlanArrays, Tabular, ABC):
         Args:
             x, y, residual: as of a call, but they must lie in the order of the problem's layout. Where the
                 plan says `strided_batch`, images may lie apart: y may be a slice of the channels of an array.
-                Where it says `rows_apart`, x and y may be any parts of larger maps.
-                `residual` may be y itself, at the price of one more pass.
+                With `rows_apart` x and y may be parts of larger maps. `residual` may be y, for one more pass.
             bias: is read now, and not again.
             scratch: uint8, `scratch_bytes` from a cache line on, which other runs may use between; or None.
 

@@ -45,7 +45,8 @@ def recorded_packing(pack: Callable[[np.ndarray], np.ndarray], w: np.ndarray) ->
 
     A kernel that reads a copy of w, or whose result is brought into yet another form, is not all of it.
     """
-    _this.found = found = []
+    found: list[tuple[np.ndarray, RecordedPacking]] = []
+    _this.found = found
     try:
         packed = pack(w)
     finally:
