@@ -46,6 +46,10 @@ class Recent(NamedTuple):
     prepared: PreparedFilter | None  # None while it is not known whether it comes again
     nbytes: int
 
+    def holds(self, w: np.ndarray, content: bytes) -> bool:
+        """Whether it is this filter, whose bytes are the content."""
+        return w.shape == self.shape and w.dtype is self.dtype and content == self.content
+
 
 _lock = guarded(threading.Lock())
 _kept: dict[tuple[int, int], Recent] = {}  # by the id of the plan's key, and the address; oldest first
@@ -68,16 +72,12 @@ def prepare_recent(plan: Preparing, w: np.ndarray) -> PreparedFilter:
     key, address = plan._key, plan._where(w)
     content = w.tobytes()  # what is prepared is this copy, as others may write to w meanwhile
     before = _kept.get((id(key), address))
-    same = before is not None and w.shape == before.shape and w.dtype is before.dtype
-    if before is not None and same and before.prepared is not None and before.content == content:
+    if before is not None and before.prepared is not None and before.holds(w, content):
         return before.prepared
     if before is not None and before.content != content:
         _add((id(key), address), Recent(key, w.shape, w.dtype, content, None, len(content)))
         return plan._in_own_form(w)
-    prepared = plan._in_own_form(np.frombuffer(content, w.dtype).reshape(w.shape))
-    nbytes = len(content) + max(len(content), _bytes_of(prepared.data))
-    _add((id(key), address), Recent(key, w.shape, w.dtype, content, prepared, nbytes))
-    return prepared
+    return _prepared_of(content, plan, address, w)
 
 
 def known_filter(plan: Preparing, w: np.ndarray, at_once: bool) -> PreparedFilter | None:
@@ -93,19 +93,21 @@ def known_filter(plan: Preparing, w: np.ndarray, at_once: bool) -> PreparedFilte
             return plan._in_own_form(w)
     key, content = plan._key, w.tobytes()
     before = _kept.get((id(key), ANYWHERE))
-    known = (
-        before is not None
-        and before.content == content
-        and before.shape == w.shape
-        and before.dtype is w.dtype
-    )
+    known = before is not None and before.holds(w, content)
     if before is not None and known and before.prepared is not None:
         return before.prepared
-    prepared, nbytes = None, len(content)
     if known or at_once:
-        prepared = plan._in_own_form(np.frombuffer(content, w.dtype).reshape(w.shape))
-        nbytes += max(nbytes, _bytes_of(prepared.data))
-    _add((id(key), ANYWHERE), Recent(key, w.shape, w.dtype, content, prepared, nbytes))
+        return _prepared_of(content, plan, ANYWHERE, w)
+    _add((id(key), ANYWHERE), Recent(key, w.shape, w.dtype, content, None, len(content)))
+    return None
+
+
+def _prepared_of(content: bytes, plan: Preparing, address: int, w: np.ndarray) -> PreparedFilter:
+    """A filter with this content in the form of a plan, which is kept."""
+    key = plan._key
+    prepared = plan._in_own_form(np.frombuffer(content, w.dtype).reshape(w.shape))
+    nbytes = len(content) + max(len(content), _bytes_of(prepared.data))
+    _add((id(key), address), Recent(key, w.shape, w.dtype, content, prepared, nbytes))
     return prepared
 
 

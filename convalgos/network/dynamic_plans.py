@@ -72,8 +72,8 @@ class DynamicConvolutionPlan:
         plan = self.plan
         if not isinstance(plan, KernelPlan) or (packing := _packing_of(plan, w)) is None:
             return None
-        key, address = plan.prepare(np.zeros(w.shape, w.dtype)).key, jit.data_address()(packing.packed)
-        filters = PreparedFilter(key, Packed(packing.packed, address))
+        packed = Packed(packing.packed, jit.data_address()(packing.packed))
+        filters = PreparedFilter(plan._key, packed)
         bound = plan.bind(x, filters, y, self._bias, self._activation)
         if bound.launches is None:
             return None

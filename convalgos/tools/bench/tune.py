@@ -110,7 +110,8 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
     stored = machine.load_machine(threads)
     warnings = [f"{name} differs from pass to pass: other programs are running" for name in disagreeing]
     if stored is not None:
-        kept: dict[str, Any] = {n: _better(n, getattr(found, n), getattr(stored, n)) for n in disagreeing}
+        best = calibrate.best_of([stored, found])
+        kept: dict[str, Any] = {name: getattr(best, name) for name in disagreeing}
         found = replace(found, **kept)
     doubts = machine.doubts(found)
     if disagreeing or doubts:
@@ -119,9 +120,3 @@ def tune_machine(progress: Progress = silent) -> tuple[Machine, list[str]]:
     devices.forget_figures()
     planning.forget_plans()
     return found, warnings + doubts
-
-
-def _better(name: str, now: float, before: float | None) -> float:
-    if before is None:
-        return now
-    return min(now, before) if name == "launch" else max(now, before)
