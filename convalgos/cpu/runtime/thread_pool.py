@@ -26,7 +26,7 @@ import sys
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.compile.lowering import helper
 from convalgos.cpu.runtime import worker_cores
-from convalgos.cpu.runtime.worker_cores import join, note_core, wake_apart
+from convalgos.cpu.runtime.worker_cores import JOB, MOVED, fetch_stopped, join, let_go, note_core, row_of, wake_apart
 from convalgos.cpu.vectors.atomics import (
     CAN_SLEEP,
     atomic_add,
@@ -57,6 +57,7 @@ WORKERS = FIRST + SLOTS * SLOT  # of `worker_cores`
 IDLE, LATE = 500_000, 3_000_000  # that a worker spins for the next task, and a caller for the end of the last
 SHORT = 60_000  # for a worker where other programs want the cores, and until a caller gives way
 AWAY, CALM = 200_000, 20_000_000  # for which a worker lost its core then, and for which that is remembered
+LOOK = 20_000  # between two looks of a caller whether those it waits for run
 PAUSES = 8  # between two looks at the clock
 AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes as many in turn
 
@@ -85,20 +86,25 @@ def run_claimed(slot: int) -> int:
 def work(pool: int) -> None:
     """What a worker does until it is stopped."""
     woken, index = False, join(pool + WORKERS)
+    row = row_of(pool + WORKERS, index)
     while True:
         seen = atomic_load(pool + POSTED)
         for slot in range(pool + FIRST, pool + FIRST + SLOTS * SLOT, SLOT):
             if atomic_load(slot + UNCLAIMED) > 0 and atomic_take(slot + HELPERS) > 0:
                 if woken and atomic_load(slot + HELPERS) > 0 and atomic_load(pool + SLEEPING) > 0:
                     wake_apart(pool + WORKERS, pool + POSTED, AT_ONCE)
+                atomic_store(row + JOB, slot)
                 done = run_claimed(slot)
                 if done > 0 and atomic_add(slot + UNDONE, -done) == done and atomic_load(slot + WAITING) > 0:
                     wake(slot + UNDONE, 1)
+                atomic_store(row + JOB, 0)
         if atomic_load(pool + STOP) > 0:
             return
         atomic_add(pool + SPINNING, 1)
         now = nanoseconds()
         until = now + (IDLE if now > atomic_load(pool + CROWDED) else SHORT)
+        if atomic_load(row + MOVED) > 0:  # this core is the caller's
+            until = now
         while atomic_load(pool + POSTED) == seen and now < until:
             for _ in range(PAUSES):
                 pause()
@@ -114,6 +120,37 @@ def work(pool: int) -> None:
         if woken:
             sleep(pool + POSTED, seen)
         atomic_add(pool + SLEEPING, -1)
+
+
+@helper
+def wait_for_end(pool: int, slot: int) -> None:
+    """Wait until the tasks that workers have begun are finished.
+
+    Where another program took the core of such a worker, it gets the one of this thread, which sleeps.
+    """
+    now = nanoseconds()
+    look, until, fetched = now + SHORT, now + LATE, 0
+    while atomic_load(slot + UNDONE) > 0 and now < until:
+        if now > look:
+            fetched = fetch_stopped(pool + WORKERS, slot)
+            if fetched > 0:
+                atomic_store(pool + CROWDED, now + CALM)
+                until = now
+            else:
+                give_way()  # who is waited for may need this core
+                look = now + LOOK
+        for _ in range(PAUSES):
+            pause()
+        now = nanoseconds()
+    if atomic_load(slot + UNDONE) > 0:
+        atomic_add(slot + WAITING, 1)
+        undone = atomic_load(slot + UNDONE)
+        while undone > 0:
+            sleep(slot + UNDONE, undone)
+            undone = atomic_load(slot + UNDONE)
+        atomic_add(slot + WAITING, -1)
+    if fetched > 0:
+        let_go(pool + WORKERS, slot)
 
 
 def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: int) -> None:
@@ -150,21 +187,7 @@ def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: in
     call(kernel, (arguments, 0))
     done = 1 + run_claimed(slot)
     if atomic_add(slot + UNDONE, -done) > done:
-        now = nanoseconds()
-        soon, until = now + SHORT, now + LATE
-        while atomic_load(slot + UNDONE) > 0 and now < until:
-            if now > soon:
-                give_way()  # who is waited for may need this core
-            for _ in range(PAUSES):
-                pause()
-            now = nanoseconds()
-        if atomic_load(slot + UNDONE) > 0:
-            atomic_add(slot + WAITING, 1)
-            undone = atomic_load(slot + UNDONE)
-            while undone > 0:
-                sleep(slot + UNDONE, undone)
-                undone = atomic_load(slot + UNDONE)
-            atomic_add(slot + WAITING, -1)
+        wait_for_end(pool, slot)
     atomic_store(slot + FREE, 1)
 
 

@@ -16,17 +16,20 @@ from convalgos.cpu.compile.lowering import helper
 from convalgos.cpu.vectors.atomics import CAN_SLEEP, atomic_add, atomic_load, atomic_store, atomic_take, wake
 from convalgos.cpu.vectors.simd import Value, function_of, intrinsic, ir
 
-MOST = 64  # workers that are looked for
+MOST = 64  # workers that are looked for; others share one more row, and are never moved
 SETS = 128  # bytes for a set of cores
 # Distances from the words of all workers: how many there are, the core where each sleeps, one row for each.
-COUNT, CORES, ROWS = 0, 64, 64 + 8 * MOST
-# Of a row: 1: the worker may be moved; its number; by a thread of which core it is, and 1; where it may run.
-FREE, THREAD, MOVED, BYTES, ALLOWED, ROW = 0, 8, 16, 24, 64, 64 + SETS
-SIZE = ROWS + MOST * ROW
+COUNT, CORES, ROWS = 0, 64, 64 + 8 * (MOST + 8)
+# Of a row: 1: the worker may be moved; its number; for what it was moved: the core it is kept from, and 1, or
+# the job that it is to end; bytes of the sets; the time that it has run, as last seen, and as Linux tells it.
+FREE, THREAD, MOVED, BYTES, RAN, MOMENT = 0, 8, 16, 24, 32, 40
+JOB = 64  # whose tasks it runs, or 0: the worker writes this
+ALLOWED, ONE, ROW = 128, 128 + SETS, 128 + 2 * SETS  # where it may run, and a set of one core
+SIZE = ROWS + (MOST + 1) * ROW
 
-GET_THREAD, SET_CORES, GET_CORES = {"x86_64": (186, 203, 204), "aarch64": (178, 122, 123)}.get(
-    platform.machine(), (0, 0, 0)
-)  # the numbers of Linux's calls
+GET_THREAD, SET_CORES, GET_CORES, GET_TIME = {
+    "x86_64": (186, 203, 204, 228), "aarch64": (178, 122, 123, 113),
+}.get(platform.machine(), (0, 0, 0, 0))  # the numbers of Linux's calls  # fmt: skip
 
 
 @intrinsic
@@ -53,19 +56,25 @@ def system_call(builder: Value, number: Value, a: Value, b: Value, c: Value) -> 
 def join(workers: int) -> int:
     """The index of one more worker, which calls this itself."""
     index = atomic_add(workers + COUNT, 1)
-    if index < MOST:
-        row = workers + ROWS + index * ROW
-        atomic_store(row + THREAD, system_call(GET_THREAD, 0, 0, 0))
-        atomic_store(workers + CORES + 8 * index, -1)
-        atomic_store(row + FREE, 1)
+    if index >= MOST:
+        return MOST
+    row = row_of(workers, index)
+    atomic_store(row + THREAD, system_call(GET_THREAD, 0, 0, 0))
+    atomic_store(workers + CORES + 8 * index, -1)
+    atomic_store(row + FREE, 1)
     return int(index)
+
+
+@helper
+def row_of(workers: int, index: int) -> int:
+    """The address of the words of a worker."""
+    return workers + ROWS + index * ROW
 
 
 @helper
 def note_core(workers: int, index: int) -> None:
     """A worker is about to sleep on the core that it is on."""
-    if index < MOST:
-        atomic_store(workers + CORES + 8 * index, current_core())
+    atomic_store(workers + CORES + 8 * index, current_core())
 
 
 @helper
@@ -75,29 +84,55 @@ def wake_apart(workers: int, address: int, count: int) -> None:
     known = min(MOST, atomic_load(workers + COUNT))
     for i in range(known):
         if atomic_load(workers + CORES + 8 * i) == here:
-            row = workers + ROWS + i * ROW
+            row = row_of(workers, i)
             if atomic_take(row + FREE) > 0:
-                moved += keep_away(row, here)
+                moved += confine(row, here, 0)
     wake(address, count)
-    for i in range(known if moved else 0):
-        row = workers + ROWS + i * ROW
-        if atomic_load(row + MOVED) == here + 1:
+    if moved:
+        let_go(workers, here + 1)
+
+
+@helper
+def fetch_stopped(workers: int, job: int) -> int:
+    """Move workers that run tasks of a job and have no core to this one, which is theirs when this thread sleeps.
+
+    A worker has none if it has not run since this was called last. Returns how many were moved.
+    """
+    here, moved = current_core(), 0
+    for i in range(min(MOST, atomic_load(workers + COUNT))):
+        row = row_of(workers, i)
+        clock = (-1 - atomic_load(row + THREAD)) * 8 + 6  # Linux's number for the time that a thread has run
+        if atomic_load(row + JOB) == job and system_call(GET_TIME, clock, row + MOMENT, 0) == 0:
+            ran = atomic_load(row + MOMENT) * 1_000_000_000 + atomic_load(row + MOMENT + 8)
+            if ran == atomic_load(row + RAN) and atomic_take(row + FREE) > 0:
+                moved += confine(row, here, job)
+            atomic_store(row + RAN, ran)
+    return moved
+
+
+@helper
+def let_go(workers: int, cause: int) -> None:
+    """Workers that were moved for this may run where they might before."""
+    for i in range(min(MOST, atomic_load(workers + COUNT))):
+        row = row_of(workers, i)
+        if atomic_load(row + MOVED) == cause:
             atomic_store(row + MOVED, 0)
             system_call(SET_CORES, atomic_load(row + THREAD), atomic_load(row + BYTES), row + ALLOWED)
             atomic_store(row + FREE, 1)
 
 
 @helper
-def keep_away(row: int, core: int) -> int:
-    """Forbid a worker its core, but for its only one; 1, or 0 where the system does not let us."""
+def confine(row: int, core: int, job: int) -> int:
+    """Forbid a worker a core, or for a job all others; 1, or 0 where it has only this one, or may not be moved."""
     count = system_call(GET_CORES, atomic_load(row + THREAD), SETS, row + ALLOWED)
-    word, one = row + ALLOWED + core // 64 * 8, 1 << core % 64
-    if count <= core // 8 or atomic_load(word) & one == 0:
+    word, one = core // 64 * 8, 1 << core % 64
+    if count <= core // 8 or atomic_load(row + ALLOWED + word) & one == 0:
         atomic_store(row + FREE, 1)
         return 0
-    atomic_add(word, -one)
-    system_call(SET_CORES, atomic_load(row + THREAD), count, row + ALLOWED)
-    atomic_add(word, one)
+    for at in range(0, SETS, 8):
+        atomic_store(row + ONE + at, 0 if job else atomic_load(row + ALLOWED + at))
+    atomic_store(row + ONE + word, one if job else atomic_load(row + ALLOWED + word) - one)
     atomic_store(row + BYTES, count)
-    atomic_store(row + MOVED, core + 1)
+    atomic_store(row + MOVED, job if job else core + 1)
+    system_call(SET_CORES, atomic_load(row + THREAD), count, row + ONE)
     return 1
