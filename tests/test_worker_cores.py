@@ -1,5 +1,6 @@
-"""A worker that fell asleep on the core of the thread that wakes it runs on another, and is then free."""
+"""Workers run on other cores than the thread that wakes them, and on its own where they were stopped."""
 
+import ctypes
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ import pytest
 
 from convalgos.cpu.runtime import jit, thread_pool, worker_cores
 from convalgos.cpu.runtime.thread_pool import WORKERS, Pool
-from convalgos.cpu.runtime.worker_cores import current_core
+from convalgos.cpu.runtime.worker_cores import current_core, fetch_stopped, let_go
 from convalgos.cpu.vectors.atomics import CAN_SLEEP, atomic_add, atomic_load, atomic_store, nanoseconds, pause
 
 CORES = sorted(os.sched_getaffinity(0)) if CAN_SLEEP else []
@@ -60,5 +61,45 @@ def test_a_worker_wakes_on_another_core(core, other):
         assert os.sched_getaffinity(worker) == {core, other}
     finally:
         apart[0] = 2
+        os.sched_setaffinity(0, set(CORES))
+        pool.close()
+
+
+def fetched(workers, job):
+    return fetch_stopped(workers, job)
+
+
+def freed(workers, job):
+    let_go(workers, job)
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_a_worker_without_a_core_is_fetched():
+    """One that sleeps stands for one that was stopped."""
+    pool = Pool(*(jit.compile_kernel(f) for f in (thread_pool.work, thread_pool.stop)))
+    workers, row = pool.address + WORKERS, (WORKERS + worker_cores.ROWS) // 8
+    kind = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_ssize_t, ctypes.c_ssize_t)
+    fetch, free = kind(jit.compile_kernel(fetched, "integer")), kind(jit.compile_kernel(freed))
+    job, other = 4096, 8192
+    try:
+        pool.grow(2)
+        until = time.monotonic() + 20
+        while pool._words[thread_pool.SLEEPING // 8] == 0 and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(0.01)  # from there to its sleep
+        worker = int(pool._words[row + worker_cores.THREAD // 8])
+        pool._words[row + worker_cores.JOB // 8] = job
+        os.sched_setaffinity(0, {CORES[1]})
+        assert fetch(workers, job) == 0  # it has run since it was looked at last, which was never
+        assert fetch(workers, other) == 0
+        assert fetch(workers, job) == 1
+        assert os.sched_getaffinity(worker) == {CORES[1]}
+        assert fetch(workers, job) == 0  # once is enough
+        free(workers, other)
+        assert os.sched_getaffinity(worker) == {CORES[1]}
+        free(workers, job)
+        assert os.sched_getaffinity(worker) == set(CORES)
+        assert pool._words[row + worker_cores.FREE // 8] == 1
+    finally:
         os.sched_setaffinity(0, set(CORES))
         pool.close()

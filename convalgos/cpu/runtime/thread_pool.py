@@ -7,7 +7,8 @@ thread that has none. Any number of threads may launch at once; where no slot is
 tasks itself.
 
 Workers that find nothing spin for a while, as the next launch mostly follows soon, and then sleep; where
-another program took a core from one that span, they hardly spin. They are threads of the system that run
+another program took a core from one that span, they hardly spin. Where one took it from a worker amid a task,
+as the spinning threads of other libraries do, the caller gives that worker its own core, and sleeps. They are threads of the system that run
 compiled code only, and know nothing of Python or its lock.
 
 A program that computes with OpenMP between launches, as torch does, has threads of its own, which spin on the
@@ -26,7 +27,16 @@ import sys
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.compile.lowering import helper
 from convalgos.cpu.runtime import worker_cores
-from convalgos.cpu.runtime.worker_cores import JOB, MOVED, fetch_stopped, join, let_go, note_core, row_of, wake_apart
+from convalgos.cpu.runtime.worker_cores import (
+    JOB,
+    MOVED,
+    fetch_stopped,
+    join,
+    let_go,
+    note_core,
+    row_of,
+    wake_apart,
+)
 from convalgos.cpu.vectors.atomics import (
     CAN_SLEEP,
     atomic_add,
