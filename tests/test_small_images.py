@@ -49,6 +49,33 @@ def test_answers_are_those_of_scipy(char):
     assert all(small_calls.known_calls.values())  # none of this went the long way
 
 
+SHAPES = [  # of four to six axes, where the last ones may be single elements
+    ((3, 2, 5, 4), (2, 1, 3, 2)),
+    ((1, 2, 2, 3), (3, 2, 4, 5)),
+    ((5, 3, 300, 1), (2, 2, 3, 1)),
+    ((2, 40, 9, 1, 1), (1, 3, 4, 1, 1)),
+    ((2, 3, 2, 3, 2, 3), (1, 2, 2, 1, 2, 2)),
+    ((1, 1, 1, 1), (1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("chars", ["ff", "DD", "hh", "fD", "eF", "ld"])
+def test_arrays_of_many_axes_are_those_of_scipy(shapes, chars):
+    rng = np.random.default_rng(28)
+    small_calls.known_calls.clear()
+    x, w = (drawn(rng, shape, np.dtype(c)) for shape, c in zip(shapes, chars, strict=True))
+    x = x.transpose().copy().transpose()  # whose neighbours lie apart
+    for mode in MODES:
+        if mode == "valid" and any(n < k for n, k in zip(*shapes, strict=True)):
+            continue
+        for arrays in ((x, w), (w[::-1], x)):
+            for name in ("convolve", "correlate"):
+                theirs = getattr(scipy.signal, name)(*arrays, mode, "direct")
+                assert same(getattr(ca.signal, name)(*arrays, mode), theirs), (name, mode)
+    assert all(small_calls.known_calls.values())
+
+
 @pytest.mark.parametrize("char", mixed_types.FLOATING)
 def test_lines_are_those_of_scipy(char):
     rng, dtype = np.random.default_rng(1), np.dtype(char)

@@ -52,20 +52,20 @@ def small_call(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *gi
 
 def small(
     dtype: np.dtype, w_shape: Sequence[int], sources: list[np.ndarray], turned: bool, fill: float = 0,
-    rows: int = 0,
+    x_shape: Sequence[int] = (),
 ) -> Small | None:  # fmt: skip
     """What `SmallWindows` is made of; None of more products than are fast."""
     counts = [len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True)]
     products, call = math.prod(counts) * math.prod(w_shape), filter_small()
     vectors = products // counts[-1] * -(-counts[-1] * dtype.itemsize // vector_bytes())
     fits = vectors <= VECTORS
-    if len(sources) == 3:
+    if len(sources) > 2:
         fits &= math.prod(map(len, sources)) * dtype.itemsize <= BYTES_OF_VOLUME
     else:
         fits &= products <= (BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS)
     if call is None or not fits:
         return None
-    windows = SmallWindows(dtype, w_shape, sources, turned, fill, rows)
+    windows = SmallWindows(dtype, w_shape, sources, turned, fill, x_shape)
     return Small(call, windows.address, windows.shape, windows)
 
 

@@ -258,7 +258,8 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int, m
     if ahead == 1:
         made = small(dtype, (taps, 1), [along, np.arange(behind)], True)
     else:
-        made = small(dtype, (1, taps, 1), [np.arange(ahead), along, np.arange(behind)], True, rows=n)
+        every = np.arange(ahead), np.arange(behind)
+        made = small(dtype, (1, taps, 1), [every[0], along, every[1]], True, x_shape=(ahead, n, behind))
     return made and made._replace(shape=(ahead * n, behind))
 
 
