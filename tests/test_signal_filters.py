@@ -15,7 +15,7 @@ from convalgos.signal import (
     short_windows,
     small_calls,
     small_images,
-    small_lines,
+    small_resampling,
     small_separable,
 )
 
@@ -35,7 +35,7 @@ def planned(monkeypatch, request):
     for module, name in (
         (small_images, "TINY"),
         (small_separable, "FEW"),
-        (small_lines, "BYTES_OF_RATES"),
+        (small_resampling, "BYTES_OF_RATES"),
         (resampling, "FEW_COMPLEX"),
     ):
         monkeypatch.setattr(module, name, 0)

@@ -11,6 +11,7 @@ import numpy as np
 from convalgos.core.boundaries import source_indices
 from convalgos.core.errors import missing
 from convalgos.core.machine import vector_bytes
+from convalgos.cpu.filtering.column_rates import ColumnRates
 from convalgos.cpu.filtering.decimated_sums import DecimatedSums
 from convalgos.cpu.filtering.small_rates import SmallRates
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
@@ -32,7 +33,7 @@ class Small(NamedTuple):
     call: Function
     address: int
     shape: tuple[int, ...]
-    windows: SmallWindows | SmallRates | DecimatedSums | None  # whose record is at the address
+    windows: SmallWindows | SmallRates | DecimatedSums | ColumnRates | None  # whose record is at the address
     swapped: bool = False  # the second array is the image, and the first one the filter
 
 
