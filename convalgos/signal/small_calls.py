@@ -35,6 +35,7 @@ class Small(NamedTuple):
     shape: tuple[int, ...]
     windows: SmallWindows | SmallRates | DecimatedSums | ColumnRates | None  # whose record is at the address
     swapped: bool = False  # the second array is the image, and the first one the filter
+    taps: tuple[slice, ...] | None = None  # of a filter whose other ones meet zeros only
 
 
 NEW = Small(len, 0, (), None)  # stands for what is not known yet

@@ -34,6 +34,7 @@ FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
+LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
@@ -142,8 +143,15 @@ def _called(
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
         return None
+    if known.taps is not None:
+        if dtype.kind in "fc" and not math.isfinite(np.vdot(w, w).real):
+            return None  # what is not finite would spread from zeros
+        w = w[known.taps]
     if correlates and dtype.kind == "c":
-        w = w.conj()
+        if known.swapped and make is _bordered:
+            x = x.conj()  # as SciPy does, which swaps first
+        else:
+            w = w.conj()
     if known.swapped:
         x, w = np.flip(w) if correlates else w, x
     y: np.ndarray | None = known.call(known.address, _rows(x), _rows(w), np.empty(known.shape, dtype))
@@ -167,8 +175,6 @@ def _bordered(
         return None
     swapped = mode == "valid" and larger(x_shape, w_shape) == 1
     if swapped:
-        if correlates and dtype.kind == "c":
-            return None  # SciPy conjugates the other one then
         x_shape, w_shape = w_shape, x_shape
     pairs = list(zip(x_shape, w_shape, strict=True))
     if mode == "valid" and any(n < k for n, k in pairs):
@@ -176,9 +182,24 @@ def _bordered(
     wanted = [wanted_of(mode, n, k) for n, k in pairs]
     if correlates and mode == "same":
         wanted = [(k // 2, n) for n, k in pairs]
+    taps = None
+    if boundary == "fill" and not fill:
+        spans = [  # of taps that meet the image
+            (max(0, first + 1 - n), min(k, first + count))
+            for (n, k), (first, count) in zip(pairs, wanted, strict=True)
+        ]
+        if math.prod(stop - start for start, stop in spans) * LEFT_OUT <= math.prod(w_shape):
+            taps = tuple(
+                slice(k - stop, k - start) if correlates else slice(start, stop)
+                for (start, stop), (_, k) in zip(spans, pairs, strict=True)
+            )
+            pairs = [(n, stop - start) for (n, _), (start, stop) in zip(pairs, spans, strict=True)]
+            wanted = [
+                (first - start, count) for (first, count), (start, _) in zip(wanted, spans, strict=True)
+            ]
     places = reads(BOUNDARIES[boundary], pairs, wanted)
-    made = small(dtype, (w_shape[0], w_shape[1]), places, swapped or not correlates, fill)
-    return made and made._replace(swapped=swapped)
+    made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, fill)
+    return made and made._replace(swapped=swapped, taps=taps)
 
 
 def _unbordered(

@@ -131,8 +131,9 @@ def lay_windows(a: Any, x: int, begin: int, stop: int) -> None:
 @jit.helper
 def sum_laid(a: Any, begin: int, stop: int, y: int) -> None:
     """Outputs [begin, stop) of a line that is laid in scratch."""
-    windows = a.windows + begin * 24
-    call(a.kernel, (a.padded, 0, 1, windows, a.taps, stop - begin, y + begin * a.y_step, 0, a.y_step))
+    if begin < stop:
+        windows, target = a.windows + begin * 24, y + begin * a.y_step
+        call(a.kernel, (a.padded, 0, 1, windows, a.taps, stop - begin, target, 0, a.y_step))
 
 
 @jit.helper
