@@ -30,9 +30,9 @@ def of_short_lines(
     by, of_fill = _matrix(w.tobytes(), x.dtype.char, n, low, boundary)
     y = np.empty(x.shape, x.dtype)
     if axis == x.ndim - 1:
-        rows, of_y, step = x.reshape(-1, n), y.reshape(-1, n), max(1, ONE_THREAD // n**2)
+        rows, of_rows, step = x.reshape(-1, n), y.reshape(-1, n), ONE_THREAD // n**2
         for first in range(0, len(rows), step):
-            np.matmul(rows[first : first + step], by, out=of_y[first : first + step])
+            np.matmul(rows[first : first + step], by, out=of_rows[first : first + step])
         if fill:
             y += (of_fill * fill).astype(x.dtype)
         return y
