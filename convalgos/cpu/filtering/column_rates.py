@@ -1,7 +1,8 @@
 """Signals that lie side by side in memory, up- and downsampled by a filter: vectors hold a sample of several.
 
-Columns of images are such signals. Nothing is laid in scratch but what lies beyond their ends, and nothing is
-multiplied by the zeros that upsampling puts in.
+Columns of images are such signals; samples of short ones that lie apart are brought there. Of others nothing
+is laid in scratch but what lies beyond their ends, and nothing is multiplied by the zeros that upsampling
+puts in.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
+from convalgos.cpu.filtering.sample_mixes import SAMPLES
 from convalgos.cpu.filtering.small_elements import copy_element, word_of
-from convalgos.cpu.filtering.small_rates import AT_ONCE, SAMPLES
+from convalgos.cpu.filtering.small_rates import AT_ONCE
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
+SHORT = 1 << 10  # samples of lines that are brought side by side
 # Seconds of a window of some vectors, of each tap of a vector, of an output that is stored away from others,
-# and of a vector beyond the ends; Sapphire Rapids
-WINDOW, TAP, STORE, BEYOND = 6e-9, 0.35e-9, 0.7e-9, 2e-9
+# of a vector beyond the ends, and of a sample that is brought beside others; Sapphire Rapids
+WINDOW, TAP, STORE, BEYOND, GATHER = 6e-9, 0.35e-9, 0.7e-9, 2e-9, 1e-9
 
 
 @simd.emitter
@@ -135,24 +138,29 @@ class ColumnRates:
         lanes, beyond = simd.vector_bytes() // r.part, [0, 0] if r.end_in_zeros else list(map(len, r.ends))
         used, mixed, weights = _beyond(r)
         row = AT_ONCE * simd.vector_bytes()
-        memory = scratch((sum(beyond) + 1) * row)
+        side_by_side = r.x_steps[1] == r.element
+        gathered = np.zeros(0, np.int64) if side_by_side else _read(r, mixed[used][weights[used] != 0])
+        ahead = sum(beyond) + 1
+        memory = scratch((ahead + (0 if side_by_side else r.n)) * row)
         kind = r.numbers * r.parts, r.numbers - 1, r.part, lanes
         self.kept, self.record, self.address = rate_record(
             r,
-            {"begins": used, "sources": np.count_nonzero(weights, 1)[used]},
+            {"begins": used, "sources": np.count_nonzero(weights, 1)[used], "gathered": gathered},
             r.window_taps,
             memory,
             (mixed, weights),
             kernel=sum_lines_beside(*kind, AT_ONCE), rest=sum_lines_beside(*kind, 1), at_once=lanes,
             pitch=row, outputs=r.outputs, of_phase=reach + 1, reach=reach,
-            sums=memory.ctypes.data + sum(beyond) * row,
+            sums=memory.ctypes.data + sum(beyond) * row, rows=memory.ctypes.data + ahead * row,
+            count=len(gathered), step=r.x_steps[2], x_step=r.x_steps[2] if side_by_side else row,
         )  # fmt: skip
 
 
 def are_columns(rates: Rates) -> bool:
-    """Whether vectors hold samples of several lines: these lie side by side and fill one, at least."""
-    of_line = rates.counts[1] * rates.element
-    return rates.x_steps[1] == rates.element and not rates.neighbours and of_line >= simd.vector_bytes()
+    """Whether vectors may hold samples of several lines, which fill one, and lie side by side, or short."""
+    side_by_side = rates.x_steps[1] == rates.element and not rates.neighbours
+    fills = rates.counts[1] * rates.element >= simd.vector_bytes()
+    return fills and (side_by_side or rates.n <= SHORT)
 
 
 def seconds_of_columns(r: Rates) -> float:
@@ -162,10 +170,22 @@ def seconds_of_columns(r: Rates) -> float:
     products = r.outputs * vectors * (len(r.ends[0]) + 1) * r.numbers * TAP
     sides = 0 if r.end_in_zeros else sum(map(len, r.ends)) * vectors * BEYOND
     stores = 0 if r.y_steps[1] == r.element else r.outputs * STORE
-    return (windows + products + sides) / r.counts[1] + stores
+    gathered = 0 if r.x_steps[1] == r.element else min(r.n, r.outputs * (len(r.ends[0]) + 1)) * GATHER
+    return (windows + products + sides) / r.counts[1] + stores + gathered
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _read(r: Rates, mixed: np.ndarray) -> np.ndarray:
+    """The samples that windows, and sums of some beyond the ends, read."""
+    start = np.arange(r.outputs, dtype=np.int64) * r.down // r.up - len(r.ends[0])
+    changes = np.zeros(r.n + 1, np.int64)
+    np.add.at(changes, start.clip(0, r.n), 1)
+    np.add.at(changes, (start + len(r.ends[0]) + 1).clip(0, r.n), -1)
+    read = changes.cumsum()[:-1] > 0
+    read[mixed] = True
+    return np.flatnonzero(read)
 
 
 def _beyond(r: Rates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -186,6 +206,4 @@ def _beyond(r: Rates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         mixed[:, 0], weights[:, 0] = np.concatenate(r.ends), 1
     else:
         mixed, weights = r.mixes
-        order = np.argsort(weights == 0, 1, kind="stable")
-        mixed, weights = (np.take_along_axis(a, order, 1) for a in (mixed, weights))
     return used, mixed.astype(np.int64), weights.astype(number)

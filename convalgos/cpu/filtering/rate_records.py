@@ -13,7 +13,8 @@ from convalgos.cpu.runtime.plan import fields
 RATE_FIELDS = fields(
     "kernel padded pitch taps size tap_rows tap_columns places offsets phases of_phase turns sums planes "
     "lines parts n low reach high up down used begins sources targets x_plane x_line x_step y_plane "
-    "y_line y_step element part mixed weights outputs windows read first last at_once rest"
+    "y_line y_step element part mixed weights outputs windows read first last at_once rest gathered rows "
+    "count step"
 )
 
 
@@ -29,7 +30,7 @@ class Rates(NamedTuple):
     outputs: of each line.
     y_steps: bytes between planes, lines and outputs of the result.
     ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
-    mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice.
+    mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice; those times 0 last.
     """
 
     dtype: np.dtype

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
+from convalgos.cpu.filtering.sample_mixes import SAMPLES, mix_samples
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
     copy_element,
@@ -34,46 +35,11 @@ from convalgos.cpu.vectors.simd import (
     call,
     carray,
     copy_bytes,
-    intrinsic,
-    ir,
     pointer,
     zero_bytes,
 )
 
 AT_ONCE = 4  # vectors of a phase that are summed at a time
-SAMPLES = 3  # of a sum that lies beyond the ends
-
-
-@intrinsic
-def mix_samples(
-    builder: Value, part: Value, target: Value, x: Value, step: Value, places: Value, weights: Value
-) -> None:  # fmt: skip
-    """Write the sum of SAMPLES samples, each times a float64, as a float of so many bytes, as they are.
-
-    Those that are multiplied by 0 may be infinite.
-    """
-    word, wide = ir.IntType(64), ir.DoubleType()
-    zero = ir.Constant(wide, 0.0)
-
-    def load(kind: Any, address: Value) -> Value:
-        return builder.load(builder.inttoptr(address, ir.PointerType(kind)), typ=kind)
-
-    def mix(kind: Any) -> None:
-        total = zero
-        for k in range(0, 8 * SAMPLES, 8):
-            place, weight = (load(t, builder.add(a, word(k))) for t, a in ((word, places), (wide, weights)))
-            sample = load(kind, builder.add(x, builder.mul(place, step)))
-            product = builder.fmul(sample if kind is wide else builder.fpext(sample, wide), weight)
-            unused = builder.fcmp_ordered("==", weight, zero)
-            total = builder.fadd(total, builder.select(unused, zero, product))
-        to = builder.inttoptr(target, ir.PointerType(kind))
-        builder.store(total if kind is wide else builder.fptrunc(total, kind), to)
-
-    with builder.if_else(builder.icmp_signed("==", part, word(4))) as (single, double):
-        with single:
-            mix(ir.FloatType())
-        with double:
-            mix(wide)
 
 
 @jit.helper
@@ -158,15 +124,40 @@ def run_windows_apart(a: Any, x: int, y: int) -> None:
 
 
 @jit.helper
+def gather_lines(a: Any, x: int, first: int, numbers: int) -> int:
+    """Where x would begin if the samples of some lines, which are read, lay as they now lie in scratch."""
+    if a.count == 0:  # they lie side by side
+        return x
+    lines, at = numbers * a.part // a.element, x + first * a.part // a.element * a.x_line
+    for i in range(a.count):
+        sample = word_of(a.gathered + i * 8)
+        source, target = at + sample * a.step, a.rows + sample * a.pitch
+        if a.element == 4:
+            for line in range(lines):
+                copy_element(target + line * 4, source + line * a.x_line, 4)
+        elif a.element == 8:
+            for line in range(lines):
+                copy_element(target + line * 8, source + line * a.x_line, 8)
+        else:
+            for line in range(lines):
+                copy_element(target + line * 16, source + line * a.x_line, 16)
+    return int(a.rows - first * a.part)
+
+
+@jit.helper
 def run_columns(a: Any, record: int, x: int, y: int) -> None:
-    """Some vectors of lines at a time; the last ones begin where they end with the lines."""
+    """Some vectors of lines at a time; the last ones begin where they end with the lines.
+
+    Lines that lie apart are brought side by side in scratch.
+    """
     numbers = a.lines * (a.element // a.part)
     wide = a.at_once * AT_ONCE
     whole = numbers // wide * wide
     for first in range(0, whole, wide):
-        call(a.kernel, (record, x, y, first))
-    for first in range(whole, numbers, a.at_once):
-        call(a.rest, (record, x, y, min(first, numbers - a.at_once)))
+        call(a.kernel, (record, gather_lines(a, x, first, wide), y, first))
+    for i in range(whole, numbers, a.at_once):
+        first = min(i, numbers - a.at_once)
+        call(a.rest, (record, gather_lines(a, x, first, a.at_once), y, first))
 
 
 @jit.helper
