@@ -319,8 +319,9 @@ def test_nothing_is_left_to_scipy_that_we_can_do(monkeypatch):
             if name != "correlate" and arguments[0] == "full":
                 tolerance = 1e-3 if in2.dtype == np.float16 else 1e-4
                 assert np.abs(y - answer).max() < tolerance * np.abs(answer).max()
+    assert ca.signal.convolve(np.ones((3,) * 4), np.ones((2,) * 4)).max() == 16
     with pytest.raises(AssertionError, match="went to SciPy"):
-        ca.signal.convolve(np.ones((3,) * 4), np.ones((2,) * 4))
+        ca.signal.convolve(np.ones(3, bool), np.ones(2, bool))
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i8", "f4", "f8", "c8", "c16"])

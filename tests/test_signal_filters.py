@@ -1,5 +1,6 @@
 """FIR filters, resampling and 2-D convolutions of `convalgos.signal` against SciPy's."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -15,7 +16,7 @@ from convalgos.signal import (
     short_windows,
     small_calls,
     small_images,
-    small_lines,
+    small_resampling,
     small_separable,
 )
 
@@ -35,7 +36,7 @@ def planned(monkeypatch, request):
     for module, name in (
         (small_images, "TINY"),
         (small_separable, "FEW"),
-        (small_lines, "BYTES_OF_RATES"),
+        (small_resampling, "BYTES_OF_RATES"),
         (resampling, "FEW_COMPLEX"),
     ):
         monkeypatch.setattr(module, name, 0)
@@ -134,6 +135,27 @@ def test_savgol_filter(planned, mode):
             theirs = planned["savgol_filter"](x.astype("f8"), *arguments)  # whose ends in float32 are coarser
             check(ours, theirs.astype(ours.dtype), arguments)
             assert ours.dtype == ("f4" if dtype == "f4" else "f8")
+
+
+@pytest.mark.parametrize("mode", ["mirror", "nearest", "wrap", "constant"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_windows_longer_than_lines(mode, axis):
+    """Of one sample to as many as a matrix takes, and more; and of what is not finite."""
+    for n, window in ((1, 1), (1, 4), (2, 3), (5, 5), (9, 40), (64, 70), (65, 90)):
+        x = np.moveaxis(array((7, 3, n), "f8"), -1, axis)
+        for signal, cval in itertools.product((x, x.astype("f4"), x[::-1]), (0.0, 2.5)):
+            arguments = window, 0 if window < 3 else 2, 0, 1.0, axis, mode, cval
+            ours = ca.signal.savgol_filter(signal, *arguments)
+            check(
+                ours,
+                scipy.signal.savgol_filter(signal.astype("f8"), *arguments).astype(ours.dtype),
+                arguments,
+            )
+            assert ours.dtype == signal.dtype and ours.flags.c_contiguous
+        bad = x.copy()
+        bad[(0,) * 3] = np.nan
+        ours, theirs = (m.savgol_filter(bad, *arguments) for m in (ca.signal, scipy.signal))
+        assert np.array_equal(np.isnan(ours), np.isnan(theirs))
 
 
 # --- resampling ------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ import scipy.signal
 
 import convalgos as ca
 from convalgos.core.plan_cache import forget_all_plans
-from convalgos.signal import choosing, extensions, small_calls, small_lines
+from convalgos.cpu.filtering.column_rates import ColumnRates, are_columns
+from convalgos.cpu.filtering.decimated_sums import DecimatedSums
+from convalgos.cpu.filtering.small_rates import SmallRates
+from convalgos.signal import choosing, extensions, small_calls, small_lines, small_resampling
 
 MODES = ("full", "same", "valid")
 ALIKE = [  # shapes that are transformed whole
@@ -38,12 +41,13 @@ def array(shape, char, seed):
     return (values + 1j * rng.standard_normal(shape) if char in "FD" else values).astype(char)
 
 
-def check(y, theirs, *told):
+def check(y, theirs, *told, single=False):
+    """Equal to SciPy's, whose transforms of an input of single precision are no more exact."""
     assert (y.shape, y.dtype) == (theirs.shape, theirs.dtype), told
     if theirs.dtype.kind == "i":
         assert np.array_equal(y, theirs), told
     else:
-        bound = 2e-5 if np.result_type(y, np.float32).char in "fF" else 1e-11
+        bound = 2e-5 if single or np.result_type(y, np.float32).char in "fF" else 1e-11
         error = abs(y - theirs).max(initial=0) / abs(theirs).max(initial=1)
         assert error <= bound, (error, *told)
 
@@ -57,7 +61,14 @@ def test_alike_and_single_arrays(of_x, x_shape, of_w, w_shape):
         for method in ("auto", "fft"):
             y = getattr(ca.signal, name)(one, two, mode, method)
             theirs = getattr(scipy.signal, name)(one, two, mode, "direct" if of_x in "hi" else "fft")
-            check(y, theirs.astype(np.result_type(x, w)), name, mode, method)
+            check(
+                y,
+                theirs.astype(np.result_type(x, w)),
+                name,
+                mode,
+                method,
+                single=of_x in "fF" or of_w in "fF",
+            )
 
 
 @pytest.mark.parametrize("axes", [0, 1])
@@ -92,8 +103,8 @@ def test_signals_continued_as_only_scipy_does(mode, monkeypatch):
     """Short ones, mirrored again and again, too; by the compiled call, and beside a plan."""
     rng, theirs = np.random.default_rng(3), scipy.signal.upfirdn
     monkeypatch.setattr(scipy.signal, "upfirdn", None)
-    for most in (small_lines.BYTES_OF_RATES, 0):
-        monkeypatch.setattr(small_lines, "BYTES_OF_RATES", most)
+    for most in (small_resampling.BYTES_OF_RATES, 0):
+        monkeypatch.setattr(small_resampling, "BYTES_OF_RATES", most)
         small_calls.known_calls.clear()
         for shape, axis in itertools.product(((2,), (23,), (3, 20), (2, 3, 5), (2, 3, 2, 4)), (0, -1)):
             for chars, (up, down) in itertools.product(
@@ -139,10 +150,17 @@ def test_rates_along_axes_of_many(axis):
                 assert y.flags.c_contiguous
 
 
-@pytest.mark.parametrize("few", [True, False])
-def test_samples_far_apart(few, monkeypatch):
-    """By dot products and by whole phases, of lines that lie side by side or not, and of long ones."""
-    monkeypatch.setattr(small_lines, "are_few", lambda rates: few)
+@pytest.mark.parametrize("way", [DecimatedSums, SmallRates, ColumnRates])
+def test_samples_far_apart(way, monkeypatch):
+    """By dot products, whole phases and columns, of lines that lie side by side or not, and of long ones."""
+    asked, fastest_way = set(), small_resampling.fastest_way
+
+    def chosen(rates):
+        of_rates = way if way is not ColumnRates or are_columns(rates) else fastest_way(rates)
+        asked.add(of_rates)
+        return of_rates
+
+    monkeypatch.setattr(small_resampling, "fastest_way", chosen)
     small_calls.known_calls.clear()
     for shape, axis in itertools.product(((61,), (5, 40), (40, 6), (3, 30, 2)), (0, -1)):
         for chars, rates in itertools.product(("ff", "DD", "dD"), ((1, 9), (2, 37), (5, 3))):
@@ -154,6 +172,29 @@ def test_samples_far_apart(few, monkeypatch):
                         continue
                     y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
                     check(y, theirs, x.shape, axis, chars, rates, taps, mode)
+    assert way in asked
+
+
+@pytest.mark.parametrize("way", [DecimatedSums, SmallRates, ColumnRates, None])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_rates_of_arrays_in_any_order(order, way, monkeypatch):
+    """Planes, lines and samples of any strides; results are C-contiguous."""
+    fastest_way = small_resampling.fastest_way
+    if way is not None:
+        possible = are_columns if way is ColumnRates else bool
+        monkeypatch.setattr(
+            small_resampling, "fastest_way", lambda rates: way if possible(rates) else fastest_way(rates)
+        )
+    small_calls.known_calls.clear()
+    shape = (19, 37, 83)
+    for chars, rates in itertools.product(("ff", "dD", "FF"), ((1, 7), (3, 2), (5, 31), (1, 1))):
+        x = array(tuple(shape[i] for i in order), chars[1], 2).transpose(np.argsort(order))
+        for axis, mode in itertools.product(range(3), ("constant", "reflect", "wrap", "smooth")):
+            h = array((9,), chars[0], 1)
+            y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+            check(y, theirs, axis, chars, rates, mode)
+            assert y.flags.c_contiguous
+    assert all(small_calls.known_calls.values())
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -285,6 +326,6 @@ def test_many_axes():
     x, w = array((3, 4, 5, 6), "d", 0), array((2, 3, 2, 3), "F", 1)
     for name, mode in itertools.product(("convolve", "correlate"), MODES):
         y, theirs = (getattr(m, name)(x, w, mode) for m in (ca.signal, scipy.signal))
-        check(y, theirs, name, mode)
+        check(y, theirs, name, mode, single=True)
     with pytest.raises(ValueError):
         ca.signal.convolve(x, w[0], "full")

@@ -49,6 +49,52 @@ def test_answers_are_those_of_scipy(char):
     assert all(small_calls.known_calls.values())  # none of this went the long way
 
 
+@pytest.mark.parametrize("char", mixed_types.NUMBERS)
+def test_filters_far_larger_than_images_are_those_of_scipy(char):
+    """Only some of their taps meet the image; and what SciPy conjugates where it swaps both."""
+    rng, dtype = np.random.default_rng(2), np.dtype(char)
+    small_calls.known_calls.clear()
+    for shape, w_shape in (((2, 1), (37, 11)), ((3, 5), (4, 90)), ((1, 4), (30, 31)), ((6, 2), (29, 2))):
+        x, w = drawn(rng, shape, dtype), drawn(rng, w_shape[::-1], dtype).T
+        for mode, fill, name in itertools.product(MODES, (0, 3), ("convolve2d", "correlate2d")):
+            if mode != "valid" or all(n <= k for n, k in zip(shape, w_shape, strict=True)):
+                given = x, w, mode, "fill", fill
+                assert same(getattr(ca.signal, name)(*given), getattr(scipy.signal, name)(*given)), given[2:]
+        if dtype.kind in "fc":
+            w[0, -1] = np.inf  # which SciPy multiplies with the zeros beyond the edges
+            with np.errstate(invalid="ignore"):
+                ours, theirs = (m.convolve2d(x, w, "same") for m in (ca.signal, scipy.signal))
+            assert np.array_equal(np.isnan(ours), np.isnan(theirs))
+    assert any(known and known.taps for known in small_calls.known_calls.values())
+
+
+SHAPES = [  # of four to six axes, where the last ones may be single elements
+    ((3, 2, 5, 4), (2, 1, 3, 2)),
+    ((1, 2, 2, 3), (3, 2, 4, 5)),
+    ((5, 3, 300, 1), (2, 2, 3, 1)),
+    ((2, 40, 9, 1, 1), (1, 3, 4, 1, 1)),
+    ((2, 3, 2, 3, 2, 3), (1, 2, 2, 1, 2, 2)),
+    ((1, 1, 1, 1), (1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("chars", ["ff", "DD", "hh", "fD", "eF", "ld"])
+def test_arrays_of_many_axes_are_those_of_scipy(shapes, chars):
+    rng = np.random.default_rng(28)
+    small_calls.known_calls.clear()
+    x, w = (drawn(rng, shape, np.dtype(c)) for shape, c in zip(shapes, chars, strict=True))
+    x = x.transpose().copy().transpose()  # whose neighbours lie apart
+    for mode in MODES:
+        if mode == "valid" and any(n < k for n, k in zip(*shapes, strict=True)):
+            continue
+        for arrays in ((x, w), (w[::-1], x)):
+            for name in ("convolve", "correlate"):
+                theirs = getattr(scipy.signal, name)(*arrays, mode, "direct")
+                assert same(getattr(ca.signal, name)(*arrays, mode), theirs), (name, mode)
+    assert all(small_calls.known_calls.values())
+
+
 @pytest.mark.parametrize("char", mixed_types.FLOATING)
 def test_lines_are_those_of_scipy(char):
     rng, dtype = np.random.default_rng(1), np.dtype(char)

@@ -1,9 +1,9 @@
 """SciPy's convolutions of arrays along all or some of their axes, in its dtypes.
 
-What our plans cannot compute goes to SciPy itself: more than three convolved axes or none, empty and
-zero-dimensional arrays, other dtypes than integers, float32, float64 and their complex kin, short integers
-whose sums float64 does not hold exactly, and everything that SciPy refuses, so that its error messages are
-SciPy's too.
+What our plans cannot compute goes to SciPy itself: large arrays convolved along more than three axes, or
+along none, empty and zero-dimensional arrays, other dtypes than integers, float32, float64 and their complex
+kin, short integers whose sums float64 does not hold exactly, and everything that SciPy refuses, so that its
+error messages are SciPy's too.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.boundaries import source_indices
-from convalgos.cpu.filtering.small_rates import SAMPLES
+from convalgos.cpu.filtering.sample_mixes import SAMPLES
 
 MIXED = ("smooth", "line", "antisymmetric", "antireflect")  # modes in which samples are summed
 FEW = 1 << 14  # elements that are taken one by one; Zen 4
@@ -53,8 +53,9 @@ def with_extension(x: np.ndarray, axis: int, low: int, high: int, mode: str, val
 def mixed_samples(mode: str, n: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
     """(low + high, SAMPLES) twice: the sums of which samples, times what, lie before and behind n of them.
 
-    At least two. These are straight lines through two samples of an end or both ends, or mirror images of the
-    other sign: without the sample at the end, or around it, where that of an image is mirrored again.
+    At least two; those times 0 are last. These are straight lines through two samples of an end or both
+    ends, or mirror images of the other sign: without the sample at the end, or around it, where that of an
+    image is mirrored again.
     """
     at = np.concatenate([np.arange(-low, 0), np.arange(n, n + high)])
     places, weights = np.zeros((len(at), SAMPLES), np.int64), np.zeros((len(at), SAMPLES))
@@ -77,4 +78,5 @@ def mixed_samples(mode: str, n: int, low: int, high: int) -> tuple[np.ndarray, n
         places[:, 1] = np.where(before, 0, n - 1)
         places[:, 2] = np.where(before, apart, n - 1 - apart)
         weights[:, 1], weights[:, 2] = 1 + steps, -steps
-    return places, weights
+    order = np.argsort(weights == 0, 1, kind="stable")
+    return np.take_along_axis(places, order, 1), np.take_along_axis(weights, order, 1)

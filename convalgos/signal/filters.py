@@ -23,6 +23,7 @@ from convalgos.signal.lines import axis_of, filtered, long_signal, summed_along
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
+from convalgos.signal.short_lines import of_short_lines
 
 SINGULAR = 1e-7  # share by which SciPy's Savitzky-Golay coefficients may miss the fit: larger ones are no fit
 
@@ -202,11 +203,13 @@ def savgol_filter(
             _cut(y, at, 0, half)[...] = np.moveaxis(first, -1, at)
             _cut(y, at, n - half, n)[...] = np.moveaxis(last, -1, at)
         return y
+    low, boundary = window_length - 1 - half, OF_NUMPY.get(mode, mode)
+    fill = float(cval) if mode == "constant" else 0.0
+    if n <= window_length and (y := of_short_lines(lines, h[::-1], at, low, boundary, fill)) is not None:
+        return y
     if mode == "constant" and cval == 0:
         return filtered(lines, h, at, half, n, out)
-    low = window_length - 1 - half
-    fill = float(cval) if mode == "constant" else 0.0
-    if (y := summed_along(lines, h[::-1], at, low, OF_NUMPY.get(mode, mode), fill, out)) is not None:
+    if (y := summed_along(lines, h[::-1], at, low, boundary, fill, out)) is not None:
         return y
     padded = with_extension(lines, at, low, half, mode, cval)
     return filtered(padded, h, at, window_length - 1, n, out)

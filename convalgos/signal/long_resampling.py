@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convalgos.cpu.filtering.small_rates import SAMPLES
+from convalgos.cpu.filtering.sample_mixes import SAMPLES
 from convalgos.signal.extensions import MIXED, OF_NUMPY, mixed_samples
 
 LONG = 1 << 22  # bytes of a line from which on its copy costs more; Sapphire Rapids

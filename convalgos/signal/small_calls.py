@@ -11,6 +11,7 @@ import numpy as np
 from convalgos.core.boundaries import source_indices
 from convalgos.core.errors import missing
 from convalgos.core.machine import vector_bytes
+from convalgos.cpu.filtering.column_rates import ColumnRates
 from convalgos.cpu.filtering.decimated_sums import DecimatedSums
 from convalgos.cpu.filtering.small_rates import SmallRates
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
@@ -32,8 +33,9 @@ class Small(NamedTuple):
     call: Function
     address: int
     shape: tuple[int, ...]
-    windows: SmallWindows | SmallRates | DecimatedSums | None  # whose record is at the address
+    windows: SmallWindows | SmallRates | DecimatedSums | ColumnRates | None  # whose record is at the address
     swapped: bool = False  # the second array is the image, and the first one the filter
+    taps: tuple[slice, ...] | None = None  # of a filter whose other ones meet zeros only
 
 
 NEW = Small(len, 0, (), None)  # stands for what is not known yet
@@ -52,20 +54,20 @@ def small_call(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *gi
 
 def small(
     dtype: np.dtype, w_shape: Sequence[int], sources: list[np.ndarray], turned: bool, fill: float = 0,
-    rows: int = 0,
+    x_shape: Sequence[int] = (),
 ) -> Small | None:  # fmt: skip
     """What `SmallWindows` is made of; None of more products than are fast."""
     counts = [len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True)]
     products, call = math.prod(counts) * math.prod(w_shape), filter_small()
     vectors = products // counts[-1] * -(-counts[-1] * dtype.itemsize // vector_bytes())
     fits = vectors <= VECTORS
-    if len(sources) == 3:
+    if len(sources) > 2:
         fits &= math.prod(map(len, sources)) * dtype.itemsize <= BYTES_OF_VOLUME
     else:
         fits &= products <= (BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS)
     if call is None or not fits:
         return None
-    windows = SmallWindows(dtype, w_shape, sources, turned, fill, rows)
+    windows = SmallWindows(dtype, w_shape, sources, turned, fill, x_shape)
     return Small(call, windows.address, windows.shape, windows)
 
 

@@ -31,9 +31,10 @@ MOST_OF_LINE = 1 << 12  # taps for each output of a signal, beyond which they ar
 DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no more than dot products
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
-FEW_OF_VOLUMES = 1 << 10  # and of those of three axes
+FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
+LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
@@ -65,12 +66,12 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
 
 
 def convolved_small(in1: Any, in2: Any, mode: Any, correlates: bool) -> np.ndarray | None:
-    """The convolution, or correlation, of two arrays of one to three axes; None where nothing is kept."""
+    """The convolution, or correlation, of two arrays; None where nothing is kept."""
     return _called(in1, in2, correlates, _unbordered, mode) if type(mode) is str else None
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
-    """Of `convolve` and `correlate`, of two signals, two images or two volumes."""
+    """Of `convolve` and `correlate`, of two arrays of any number of axes."""
 
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
@@ -104,7 +105,7 @@ def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray
         return None
     if in1.dtype.char not in NUMBERS or in2.dtype.char not in NUMBERS or not in1.size or not in2.size:
         return None
-    most = FEW_OF_VOLUMES if in1.ndim == 3 else FEW  # more axes than three have no short way
+    most = FEW_OF_VOLUMES if in1.ndim > 2 else FEW
     if mode not in ("full", "same", "valid") or products_summed(in1.shape, in2.shape, mode) > most:
         return None
     if in1.dtype is in2.dtype:
@@ -142,14 +143,24 @@ def _called(
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
         return None
+    if known.taps is not None:
+        if dtype.kind in "fc" and not math.isfinite(np.vdot(w, w).real):
+            return None  # what is not finite would spread from zeros
+        w = w[known.taps]
     if correlates and dtype.kind == "c":
-        w = w.conj()
+        if known.swapped and make is _bordered:
+            x = x.conj()  # as SciPy does, which swaps first
+        else:
+            w = w.conj()
     if known.swapped:
         x, w = np.flip(w) if correlates else w, x
-    if x.ndim == 3:  # planes below each other
-        x, w = x.reshape(-1, x.shape[2]), w.reshape(-1, w.shape[2])
-    y: np.ndarray | None = known.call(known.address, x, w, np.empty(known.shape, dtype))
+    y: np.ndarray | None = known.call(known.address, _rows(x), _rows(w), np.empty(known.shape, dtype))
     return y
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    """An array of more than two axes as one image, planes below each other."""
+    return x if x.ndim < 3 else x.reshape(-1, x.shape[-1])
 
 
 def _bordered(
@@ -164,8 +175,6 @@ def _bordered(
         return None
     swapped = mode == "valid" and larger(x_shape, w_shape) == 1
     if swapped:
-        if correlates and dtype.kind == "c":
-            return None  # SciPy conjugates the other one then
         x_shape, w_shape = w_shape, x_shape
     pairs = list(zip(x_shape, w_shape, strict=True))
     if mode == "valid" and any(n < k for n, k in pairs):
@@ -173,15 +182,30 @@ def _bordered(
     wanted = [wanted_of(mode, n, k) for n, k in pairs]
     if correlates and mode == "same":
         wanted = [(k // 2, n) for n, k in pairs]
+    taps = None
+    if boundary == "fill" and not fill:
+        spans = [  # of taps that meet the image
+            (max(0, first + 1 - n), min(k, first + count))
+            for (n, k), (first, count) in zip(pairs, wanted, strict=True)
+        ]
+        if math.prod(stop - start for start, stop in spans) * LEFT_OUT <= math.prod(w_shape):
+            taps = tuple(
+                slice(k - stop, k - start) if correlates else slice(start, stop)
+                for (start, stop), (_, k) in zip(spans, pairs, strict=True)
+            )
+            pairs = [(n, stop - start) for (n, _), (start, stop) in zip(pairs, spans, strict=True)]
+            wanted = [
+                (first - start, count) for (first, count), (start, _) in zip(wanted, spans, strict=True)
+            ]
     places = reads(BOUNDARIES[boundary], pairs, wanted)
-    made = small(dtype, (w_shape[0], w_shape[1]), places, swapped or not correlates, fill)
-    return made and made._replace(swapped=swapped)
+    made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, fill)
+    return made and made._replace(swapped=swapped, taps=taps)
 
 
 def _unbordered(
     dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str
 ) -> Small | None:
-    if not 0 < len(x_shape) == len(w_shape) < 4 or 0 in x_shape or 0 in w_shape:
+    if not 0 < len(x_shape) == len(w_shape) or 0 in x_shape or 0 in w_shape:
         return None
     single = len(x_shape) > 1 and x_shape[-1] == w_shape[-1] == 1
     if single and max(math.prod(x_shape), math.prod(w_shape)) > FEW_SINGLE:
@@ -206,7 +230,8 @@ def _unbordered(
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     places = reads("constant", pairs, wanted)
-    made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, rows=pairs[-2][0])
+    sizes, taps_along = zip(*pairs, strict=True)
+    made = small(dtype, taps_along, places, swapped or not correlates, x_shape=sizes)
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
 
 
@@ -215,7 +240,7 @@ def _without_last(made: Small, x_shape: tuple[int, ...], w_shape: tuple[int, ...
     of_x, of_w = (w_shape, x_shape) if made.swapped else (x_shape, w_shape)
 
     def call(address: int, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> Any:
-        called = made.call(address, x.reshape(of_x), w.reshape(of_w), y.reshape(made.shape))
+        called = made.call(address, _rows(x.reshape(of_x)), _rows(w.reshape(of_w)), y.reshape(made.shape))
         return None if called is None else y
 
     return made._replace(call=call, shape=(*made.shape, 1))

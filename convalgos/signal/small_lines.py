@@ -13,11 +13,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.filtering.decimated_sums import DecimatedSums, are_few
-from convalgos.cpu.filtering.rate_records import Rates
-from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
-from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.signal.extensions import MIXED, mixed_samples
+from convalgos.signal.extensions import MIXED
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.lines import BARE
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
@@ -30,6 +26,7 @@ from convalgos.signal.small_calls import (
     small_call,
     sources,
 )
+from convalgos.signal.small_resampling import resampling_call
 
 # A line and a filter that NumPy's loop of dot products convolves: so many products, where nothing is kept, or
 # `BARE` taps of more samples; Sapphire Rapids
@@ -37,9 +34,6 @@ PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
-# Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
-# Sapphire Rapids, two threads
-BYTES_OF_RATES, BYTES_OF_LINE = 1 << 29, 1 << 22
 LINES = ("smooth", "line")  # modes in which a single sample goes on as only SciPy knows
 OPTIONS = frozenset(("axis", "mode", "cval"))
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
@@ -204,21 +198,18 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
     """`upfirdn` of signals, along any axis; None where nothing is kept."""
     if x.ndim > 3:
         return _of_many_axes(h, x, up, down, axis, mode)
-    key = x.shape, h.size, id(x.dtype), id(h.dtype), up, down, axis, mode
+    wide = x.dtype
+    if h.dtype is not wide or wide.char not in FLOATING:
+        if (mixed := filter_in_common(h, x)) is None:
+            return None
+        h, x, wide = mixed
+    key = x.shape, x.strides, h.size, id(wide), id(h.dtype), up, down, axis, mode
     known = known_calls.get(key, NEW)
     if known is NEW:
-        known = _kept_resampled(key, h, x, up, down, axis, mode)
+        known = small_call(key, wide, resampling_call, x, h.size, up, down, axis, mode, h.dtype)
     if known is None:
         return None
-    wide, w = x.dtype, h
-    if (h.dtype is not wide or wide.char not in FLOATING) and (mixed := filter_in_common(h, x)):
-        w, x, wide = mixed
-    if x.ndim == 3:  # (lines, n), or (n, lines)
-        n = x.shape[axis]
-        x = x.swapaxes(1, 2).reshape(-1, n) if axis == 1 else x.reshape((n, -1) if axis == 0 else (-1, n))
-    lines = x.T if axis == 0 and x.ndim == 2 else x
-    y: np.ndarray | None = known.call(known.address, lines, w, np.empty(known.shape, wide))
-    return y if y is None or axis != 1 or len(key[0]) < 3 else y.swapaxes(1, 2).copy()
+    return known.call(known.address, x, h, np.empty(known.shape, wide))  # type: ignore[no-any-return]
 
 
 def _of_many_axes(
@@ -231,16 +222,6 @@ def _of_many_axes(
     flat = tuple(math.prod(sizes) for sizes in (ahead, (n,), behind) if sizes)
     y = _resampled(h, x.reshape(flat), up, down, 1 if ahead else 0, mode)
     return None if y is None else y.reshape(*ahead, -1, *behind)
-
-
-def _kept_resampled(
-    key: Any, h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str
-) -> Small | None:  # fmt: skip
-    """What is kept for a call of `upfirdn`, of NumPy's own types; None where nothing is."""
-    mixed = filter_in_common(h[:0], x[:0])
-    if mixed is None or any(np.dtype(a.dtype.char) is not a.dtype for a in (h, x)):
-        return None
-    return small_call(key, mixed[2], _rates, x.shape, h.size, up, down, axis, mode, mixed[0].dtype)
 
 
 def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int, more: int) -> Small | None:
@@ -258,77 +239,6 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int, m
     if ahead == 1:
         made = small(dtype, (taps, 1), [along, np.arange(behind)], True)
     else:
-        made = small(dtype, (1, taps, 1), [np.arange(ahead), along, np.arange(behind)], True, rows=n)
+        every = np.arange(ahead), np.arange(behind)
+        made = small(dtype, (1, taps, 1), [every[0], along, every[1]], True, x_shape=(ahead, n, behind))
     return made and made._replace(shape=(ahead * n, behind))
-
-
-def _rates(
-    dtype: np.dtype, x_shape: tuple[int, ...], taps: int, up: int, down: int, axis: int, mode: str,
-    of_filter: np.dtype,
-) -> Small | None:  # fmt: skip
-    n = x_shape[axis]
-    lines = math.prod(x_shape) // n if n else 0
-    if (
-        not lines
-        or not taps
-        or up < 1
-        or down < 1
-        or dtype.char not in FLOATING
-        or (call := filter_rates()) is None
-    ):
-        return None
-    outputs = ((n - 1) * up + taps - 1) // down + 1
-    common = math.gcd(up, down)
-    products = lines * outputs * -(-taps * common // up)
-    if products * dtype.itemsize > BYTES_OF_RATES // plan_threads():
-        return None
-    shape = [outputs if i == axis else size for i, size in enumerate(x_shape)]
-    if axis == 1 and len(x_shape) == 3:
-        shape = [shape[0], shape[2], outputs]
-    steps = dtype.itemsize * outputs, dtype.itemsize
-    if axis == 0 and len(x_shape) > 1:
-        steps = dtype.itemsize, dtype.itemsize * lines
-    taps, up, down = -(-taps // common), up // common, down // common
-    if taps == up == 1:
-        return Small(_decimated(down, axis == 0 and len(x_shape) > 1), 0, tuple(shape), None)
-    low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
-    mixes = None
-    if mode in MIXED:
-        if n < 2 and mode != "antisymmetric":
-            return None
-        mixes = mixed_samples(mode, n, low, high)
-    places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
-    ends = places[:low], places[low + n :]
-    parts = 1 if of_filter is dtype else 2  # of samples that meet a real filter
-    neighbours = axis > 0 or len(x_shape) == 1
-    rates = Rates(
-        of_filter, parts, lines, n, neighbours, (taps, common), up, down, outputs, steps, ends, mixes
-    )
-    few = are_few(rates)
-    if n * dtype.itemsize > BYTES_OF_LINE:
-        if not few or not rates.lie_as_they_are_read:
-            return None
-        call = _of_neighbours(call)
-    made = DecimatedSums(rates) if few else SmallRates(rates)
-    return Small(call, made.address, tuple(shape), made)
-
-
-def _of_neighbours(function: Function) -> Function:
-    """The same of lines whose samples are brought side by side, as long ones are not laid in scratch."""
-
-    def call(address: int, lines: np.ndarray, h: np.ndarray, y: np.ndarray) -> Any:
-        return function(address, np.ascontiguousarray(lines), h, y)
-
-    return call
-
-
-def _decimated(down: int, columns: bool) -> Function:
-    """Every down-th sample of lines, times a single tap; results of columns are columns."""
-
-    def call(_: int, lines: np.ndarray, h: np.ndarray, y: np.ndarray) -> np.ndarray:
-        to = y.reshape(-1, len(lines)).T if columns else y.reshape(*lines.shape[:-1], -1)
-        with np.errstate(all="ignore"):  # NumPy warns of what is not finite, SciPy's sums do not
-            np.multiply(lines[..., ::down], h[0], out=to)
-        return y
-
-    return call

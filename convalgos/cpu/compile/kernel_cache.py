@@ -86,6 +86,7 @@ TOOLKIT = (
     "cpu/filtering/line_borders.py",
     "cpu/filtering/line_elements.py",
     "cpu/filtering/line_sums.py",
+    "cpu/filtering/sample_mixes.py",
     "cpu/filtering/small_elements.py",
     "cpu/filtering/small_windows.py",
     "cpu/layout/strided_rows.py",

@@ -18,34 +18,37 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec
 
 MOST_LAID = 1 << 22  # bytes of a line that may be laid in scratch, though its neighbours can be read in place
-# Seconds of a dot product, of each vector of it; of a sample that is laid in scratch, beside others or alone;
-# of one beyond the ends; of the sums of a phase, of each vector of a tap, and of an output; Sapphire Rapids
+# Seconds of a dot product, of each vector of it; of a sample laid in scratch, beside others, alone, or
+# of a cache line of its own; of one beyond the ends, or of each number that is mixed there; of the sums of a
+# phase, of each vector of a tap, and of an output; Sapphire Rapids
 DOT, DOT_VECTOR = 6e-9, 0.4e-9
-BESIDE, ALONE, BEYOND = 0.1e-9, 1e-9, 2e-9
-PHASE, TAP_VECTOR, OUTPUT = 12e-9, 0.4e-9, 1e-9
+BESIDE, ALONE, FAR, CACHE_LINE = 0.1e-9, 1e-9, 2e-9, 64
+BEYOND, MIXED = 1.5e-9, 6e-9
+PHASE, TAP_VECTOR, OUTPUT = 20e-9, 0.4e-9, 1e-9
 
 
 @simd.emitter
 def sum_windows_apart(
-    v: Vec, PAIR: int, x: Value, x_line: Value, lines: Value, windows: Value, weights: Value, outputs: Value,
-    y: Value, y_line: Value, y_step: Value,
+    v: Vec, WIDE: int, CROSS: int, x: Value, x_line: Value, lines: Value, windows: Value, weights: Value,
+    outputs: Value, y: Value, y_line: Value, y_step: Value,
 ) -> None:  # fmt: skip
     """y (lines, outputs), y_line and y_step bytes apart: dot products of windows of samples and weights.
 
-    windows: (outputs, 3) numbers of the first sample, of the first weight, and how many; complex are pairs.
+    windows: (outputs, 3) numbers of the first sample, of the first weight, and how many. Samples and weights
+    of WIDE 2 are pairs: CROSS complex numbers, or each weight twice.
     """
     weight_at = v.pointer(weights)
     evens, odds = ([lane // 2 * 2 + k for lane in range(v.lanes)] for k in (0, 1))
     with v.loop(lines) as line, v.loop(outputs) as output:
         source = v.pointer(v.iadd(x, v.imul(line, x_line)))
         sample, weight, count = (
-            v.imul(v.table64(windows, v.iadd(v.imul(output, 3), k)), PAIR) for k in range(3)
+            v.imul(v.table64(windows, v.iadd(v.imul(output, 3), k)), WIDE) for k in range(3)
         )
         sums = [v.register(v.zero()) for _ in range(AT_ONCE)]
-        crosses = [v.register(v.zero()) for _ in range(AT_ONCE)] if PAIR == 2 else []
+        crosses = [v.register(v.zero()) for _ in range(AT_ONCE)] if CROSS else []
 
         def add(k: int, value: Value, taps: Value, sums: Any = sums, crosses: Any = crosses) -> None:
-            if PAIR == 1:
+            if not CROSS:
                 sums[k].set(v.fma(value, taps, sums[k].value))
                 return
             crossed = v.shuffle(value, value, [lane ^ 1 for lane in range(v.lanes)])
@@ -67,14 +70,14 @@ def sum_windows_apart(
                 v.load_masked(weight_at, v.iadd(weight, at), mask),
             )
         total = _folded(v, [s.value for s in sums])
-        if PAIR == 2:
+        if CROSS:
             signs = simd.ir.Constant(v.type, [-1.0, 1.0] * (v.lanes // 2))
             total = v.fma(_folded(v, [s.value for s in crosses]), signs, total)
-        for width in [1 << i for i in range(v.lanes.bit_length() - 2, PAIR - 2, -1)]:
+        for width in [1 << i for i in range(v.lanes.bit_length() - 2, WIDE - 2, -1)]:
             turned = [(lane + width) % v.lanes for lane in range(v.lanes)]
             total = v.fadd(total, v.shuffle(total, total, turned))
         to = v.pointer(v.iadd(v.iadd(y, v.imul(line, y_line)), v.imul(output, y_step)))
-        for k in range(PAIR):
+        for k in range(WIDE):
             lane = v.b.extract_element(total, simd.ir.Constant(simd.ir.IntType(32), k))
             v.b.store(lane, v.at(to, k))
 
@@ -87,13 +90,13 @@ def _folded(v: Vec, values: list[Value]) -> Value:
 
 
 @jit.specialise
-def sum_apart(PAIR: int, SIZE: int, LANES: int) -> jit.Kernel:
+def sum_apart(WIDE: int, CROSS: int, SIZE: int, LANES: int) -> jit.Kernel:
     def sum_apart(
         x: int, x_line: int, lines: int, windows: int, weights: int, outputs: int, y: int, y_line: int,
         y_step: int,
     ) -> None:  # fmt: skip
         sum_windows_apart(
-            SIZE, LANES, PAIR, x, x_line, lines, windows, weights, outputs, y, y_line, y_step
+            SIZE, LANES, WIDE, CROSS, x, x_line, lines, windows, weights, outputs, y, y_line, y_step
         )  # fmt: skip
 
     return sum_apart
@@ -105,67 +108,74 @@ def sum_apart(PAIR: int, SIZE: int, LANES: int) -> jit.Kernel:
 class DecimatedSums:
     """What all calls of some shapes and a type share, as `SmallRates`.
 
-    Where zeros lie beyond the ends, windows end there, and nothing is laid but lines whose samples are apart.
+    Where zeros lie beyond the ends, windows end there. Samples that lie side by side are read where they are,
+    but for windows that reach beyond the ends.
     """
 
     def __init__(self, rates: Rates):
         r, trimmed = rates, rates.end_in_zeros
-        size, reach = r.dtype.itemsize, len(r.ends[0])
+        reach = len(r.ends[0])
         low, high = (0 if trimmed else len(end) for end in r.ends)
         of_phase = reach + 1
-        places: list[int] = []
-        for phase in range(min(r.up, r.outputs)):
-            first = phase * r.down % r.up
-            at = range(first + reach * r.up, first - 1, -r.up)
-            places.extend([tap * r.taps[1] if tap < r.taps[0] else -1 for tap in at])
         output = np.arange(r.outputs, dtype=np.int64)
         start = output * r.down // r.up - reach  # of its window
         begin, end = (np.clip(start + k, -low, r.n + high) for k in (0, of_phase))
         windows = np.stack([begin + low, output % r.up * of_phase + begin - start, end - begin], 1)
         beyond = np.concatenate([np.arange(low), np.arange(low + r.n, low + r.n + high)])
-        laid = 0 if r.lie_as_they_are_read and r.n * size > MOST_LAID else low + r.n + high
-        memory = scratch(laid * size)
+        laid = 0 if r.lie_as_they_are_read and r.n * r.element > MOST_LAID else low + r.n + high
+        memory = scratch(laid * r.element)
+        within = (begin >= 0) & (end <= r.n) & r.neighbours
+        first = int(within.argmax()) if within.any() else r.outputs
+        last = first + int(within.sum())
         self.kept, self.record, self.address = rate_record(
             r,
             {
-                "targets": beyond * size, "begins": [0], "windows": windows,
+                "targets": beyond * r.element, "begins": [0], "windows": windows,
                 "sources": [] if trimmed else np.concatenate(r.ends),
             },
-            places,
+            [place for place in r.window_taps for _ in range(r.parts)],
             memory,
-            kernel=sum_apart(r.numbers, size // r.numbers, simd.vector_bytes() * r.numbers // size),
-            pitch=low + r.n + high, low=low, high=high, down=1, outputs=r.outputs,
-            read=int(trimmed or r.outputs * of_phase < low + r.n + high),
+            r.mixes,
+            kernel=sum_apart(r.numbers * r.parts, r.numbers - 1, r.part, simd.vector_bytes() // r.part),
+            pitch=low + r.n + high, low=low, high=high, down=1, outputs=r.outputs, first=first, last=last,
+            read=int(trimmed or first < last or r.outputs * of_phase < low + r.n + high),
         )  # fmt: skip
 
 
-def are_few(rates: Rates) -> bool:
-    """Whether dot products are faster than sums of whole phases."""
-    return _seconds_of_dots(rates) < _seconds_of_phases(rates)
-
-
-def _seconds_of_dots(r: Rates) -> float:
-    taps, lanes = len(r.ends[0]) + 1, simd.vector_bytes() // r.dtype.itemsize
+def seconds_of_dots(r: Rates) -> float:
+    """For each line."""
+    taps, lanes = len(r.ends[0]) + 1, simd.vector_bytes() // r.element
     dots = r.outputs * (DOT + -(-taps // lanes) * r.numbers * DOT_VECTOR)
-    if r.lie_as_they_are_read:
-        return dots
-    read = r.outputs * taps  # samples, at most
     sides = 0 if r.end_in_zeros else sum(map(len, r.ends))
+    if r.neighbours:
+        at_ends = min(r.outputs, 2 * taps * r.up // r.down + 2)  # outputs
+        return dots + min(at_ends * taps, sides + 2 * taps) * _beyond(r) * (sides > 0)
+    read = r.outputs * taps  # samples, at most
     if read < r.n + sides:
-        return dots + read * BEYOND
-    return dots + r.n * (BESIDE if _lie_side_by_side(r) else ALONE) + sides * BEYOND
+        return dots + read * _beyond(r)
+    return dots + r.n * _alone(r, 1) + sides * _beyond(r)
 
 
-def _seconds_of_phases(r: Rates) -> float:
-    """Those of `small_rates`."""
+def seconds_of_phases(r: Rates) -> float:
+    """Those of `small_rates`, for each line."""
     taps, lanes = len(r.ends[0]) + 1, simd.vector_bytes() // r.dtype.itemsize
     phases = min(r.up, r.outputs)
     part = min(1, phases * taps / r.down)  # of all samples that is read
-    laid = r.n * part * (BESIDE if _lie_side_by_side(r) and r.down == 1 else ALONE)
-    beyond = sum(map(len, r.ends)) * BEYOND
+    laid = r.n * part * (BESIDE if r.neighbours and r.parts == r.down == 1 else _alone(r, r.down))
+    beyond = sum(map(len, r.ends)) * _beyond(r)
     vectors = phases * -(-r.outputs // (r.up * lanes)) * taps
-    return laid + beyond + phases * PHASE + vectors * r.numbers * TAP_VECTOR + r.outputs * OUTPUT
+    sums = phases * PHASE + vectors * r.numbers * TAP_VECTOR + r.outputs * OUTPUT
+    return (laid + beyond + sums) * r.parts
 
 
-def _lie_side_by_side(r: Rates) -> bool:
-    return r.neighbours and r.parts == 1
+# --- inside ----------------------------------------------------------------------------------
+
+
+def _beyond(r: Rates) -> float:
+    """Of a sample beyond the ends."""
+    return BEYOND if r.mixes is None else MIXED * r.numbers
+
+
+def _alone(r: Rates, apart: int) -> float:
+    """Of a sample so many from the one before it."""
+    return FAR if abs(r.x_steps[2]) * apart >= CACHE_LINE else ALONE

@@ -31,6 +31,10 @@ def copy_element(target: int, source: int, size: int) -> None:
     elif size == 16:
         to, of = carray(pointer(target), 2, np.int64), carray(pointer(source), 2, np.int64)
         to[0], to[1] = of[0], of[1]
+    elif size == 2:
+        carray(pointer(target), 1, np.int16)[0] = carray(pointer(source), 1, np.int16)[0]
+    elif size == 1:
+        carray(pointer(target), 1, np.int8)[0] = carray(pointer(source), 1, np.int8)[0]
     else:
         copy_bytes(target, source, size)
 

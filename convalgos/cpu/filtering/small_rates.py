@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
+from convalgos.cpu.filtering.sample_mixes import SAMPLES, mix_samples
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
-    STRIDES,
     copy_element,
     count_reference,
     integer_of,
@@ -35,46 +35,11 @@ from convalgos.cpu.vectors.simd import (
     call,
     carray,
     copy_bytes,
-    intrinsic,
-    ir,
     pointer,
     zero_bytes,
 )
 
 AT_ONCE = 4  # vectors of a phase that are summed at a time
-SAMPLES = 3  # of a sum that lies beyond the ends
-
-
-@intrinsic
-def mix_samples(
-    builder: Value, part: Value, target: Value, x: Value, step: Value, places: Value, weights: Value
-) -> None:  # fmt: skip
-    """Write the sum of SAMPLES samples, each times a float64, as a float of so many bytes, as they are.
-
-    Those that are multiplied by 0 may be infinite.
-    """
-    word, wide = ir.IntType(64), ir.DoubleType()
-    zero = ir.Constant(wide, 0.0)
-
-    def load(kind: Any, address: Value) -> Value:
-        return builder.load(builder.inttoptr(address, ir.PointerType(kind)), typ=kind)
-
-    def mix(kind: Any) -> None:
-        total = zero
-        for k in range(0, 8 * SAMPLES, 8):
-            place, weight = (load(t, builder.add(a, word(k))) for t, a in ((word, places), (wide, weights)))
-            sample = load(kind, builder.add(x, builder.mul(place, step)))
-            product = builder.fmul(sample if kind is wide else builder.fpext(sample, wide), weight)
-            unused = builder.fcmp_ordered("==", weight, zero)
-            total = builder.fadd(total, builder.select(unused, zero, product))
-        to = builder.inttoptr(target, ir.PointerType(kind))
-        builder.store(total if kind is wide else builder.fptrunc(total, kind), to)
-
-    with builder.if_else(builder.icmp_signed("==", part, word(4))) as (single, double):
-        with single:
-            mix(ir.FloatType())
-        with double:
-            mix(wide)
 
 
 @jit.helper
@@ -83,12 +48,12 @@ def lay_beyond(a: Any, i: int, x: int, x_step: int) -> None:
     sample, target = word_of(a.sources + i * 8), a.padded + word_of(a.targets + i * 8)
     if a.weights != 0:
         at = i * SAMPLES * 8
-        for number in range(0, a.size, a.part):
+        for number in range(0, a.element, a.part):
             mix_samples(a.part, target + number, x + number, x_step, a.mixed + at, a.weights + at)
     elif sample >= 0:
-        copy_element(target, x + sample * x_step, a.size)
+        copy_element(target, x + sample * x_step, a.element)
     else:
-        zero_bytes(target, a.size)
+        zero_bytes(target, a.element)
 
 
 @jit.helper
@@ -97,72 +62,110 @@ def lay_line(a: Any, x: int, x_step: int) -> None:
     for line in range(a.used):
         begin = word_of(a.begins + line * 8)
         place = begin + a.low
-        target = a.padded + (place % a.down * a.pitch + place // a.down) * a.size
+        target = a.padded + (place % a.down * a.pitch + place // a.down) * a.element
         count, step = (a.n - begin + a.down - 1) // a.down, a.down * x_step
         source = x + begin * x_step
-        if step == a.size:
-            copy_bytes(target, source, count * a.size)
-        elif a.size == 4:
+        if step == a.element:
+            copy_bytes(target, source, count * a.element)
+        elif a.element == 4:
             for i in range(count):
                 copy_element(target + i * 4, source + i * step, 4)
         else:
             for i in range(count):
-                copy_element(target + i * a.size, source + i * step, a.size)
+                copy_element(target + i * a.element, source + i * step, a.element)
     for i in range(a.low + a.high):
         lay_beyond(a, i, x, x_step)
 
 
 @jit.helper
-def lay_windows(a: Any, x: int, x_step: int) -> None:
-    """The samples that windows read, each in its place."""
+def lay_windows(a: Any, x: int, begin: int, stop: int) -> None:
+    """The samples that some windows read, each in its place."""
     laid = 0  # samples before here are
-    for i in range(a.outputs):
+    for i in range(begin, stop):
         first = word_of(a.windows + i * 24)
         end = first + word_of(a.windows + i * 24 + 16)
         for j in range(max(laid, first), end):
             if j < a.low:
-                lay_beyond(a, j, x, x_step)
+                lay_beyond(a, j, x, a.x_step)
             elif j < a.low + a.n:
-                copy_element(a.padded + j * a.size, x + (j - a.low) * x_step, a.size)
+                copy_element(a.padded + j * a.element, x + (j - a.low) * a.x_step, a.element)
             else:
-                lay_beyond(a, j - a.n, x, x_step)
+                lay_beyond(a, j - a.n, x, a.x_step)
         laid = end
 
 
 @jit.helper
-def run_windows_apart(a: Any, x: int, x_line: int, x_step: int, y: int) -> None:
-    """All lines at once where windows are read where they are, else one after the other."""
-    tables = a.windows, a.taps, a.outputs
-    if a.read != 0 and a.low + a.high == 0 and x_step == a.size:
-        call(a.kernel, (x, x_line, a.lines, *tables, y, a.y_line, a.y_step))
-        return
-    for i in range(a.lines * a.parts):
-        line, part = i // a.parts, i % a.parts
-        source = x + line * x_line + part * a.size
-        if a.read != 0:
-            lay_windows(a, source, x_step)
-        else:
-            lay_line(a, source, x_step)
-        call(a.kernel, (a.padded, 0, 1, *tables, y + line * a.y_line + part * a.size, 0, a.y_step))
+def sum_laid(a: Any, begin: int, stop: int, y: int) -> None:
+    """Outputs [begin, stop) of a line that is laid in scratch."""
+    if begin < stop:
+        windows, target = a.windows + begin * 24, y + begin * a.y_step
+        call(a.kernel, (a.padded, 0, 1, windows, a.taps, stop - begin, target, 0, a.y_step))
 
 
 @jit.helper
-def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int, y: int) -> bool:
-    """Whether it did; not with taps that are infinite or no numbers."""
-    a = carray(pointer(record), 1, RATE_FIELDS)[0]
-    for i in range(a.tap_columns):
-        place = word_of(a.places + i * 8)
-        if place >= 0:
-            copy_element(a.taps + i * a.size, w + place * w_step, a.size)
-    if not taps_are_finite(a):
-        return False
-    if a.outputs != 0:  # see `decimated_sums`
-        run_windows_apart(a, x, x_line, x_step, y)
-        return True
+def run_windows_apart(a: Any, x: int, y: int) -> None:
+    """Windows are read where they are, of all lines at once, or laid in scratch, line after line."""
+    if a.first < a.last:
+        tables = a.windows + a.first * 24, a.taps, a.last - a.first
+        inside = y + a.first * a.y_step
+        call(a.kernel, (x - a.low * a.element, a.x_line, a.lines, *tables, inside, a.y_line, a.y_step))
+        if a.first == 0 and a.last == a.outputs:
+            return
+    for line in range(a.lines):
+        source, target = x + line * a.x_line, y + line * a.y_line
+        if a.read != 0:
+            lay_windows(a, source, 0, a.first)
+            sum_laid(a, 0, a.first, target)
+            lay_windows(a, source, a.last, a.outputs)
+            sum_laid(a, a.last, a.outputs, target)
+        else:
+            lay_line(a, source, a.x_step)
+            sum_laid(a, 0, a.outputs, target)
+
+
+@jit.helper
+def gather_lines(a: Any, x: int, first: int, numbers: int) -> int:
+    """Where x would begin if the samples of some lines, which are read, lay as they now lie in scratch."""
+    if a.count == 0:  # they lie side by side
+        return x
+    lines, at = numbers * a.part // a.element, x + first * a.part // a.element * a.x_line
+    for i in range(a.count):
+        sample = word_of(a.gathered + i * 8)
+        source, target = at + sample * a.step, a.rows + sample * a.pitch
+        if a.element == 4:
+            for line in range(lines):
+                copy_element(target + line * 4, source + line * a.x_line, 4)
+        elif a.element == 8:
+            for line in range(lines):
+                copy_element(target + line * 8, source + line * a.x_line, 8)
+        else:
+            for line in range(lines):
+                copy_element(target + line * 16, source + line * a.x_line, 16)
+    return int(a.rows - first * a.part)
+
+
+@jit.helper
+def run_columns(a: Any, record: int, x: int, y: int) -> None:
+    """Some vectors of lines at a time; the last ones begin where they end with the lines.
+
+    Lines that lie apart are brought side by side in scratch.
+    """
+    numbers = a.lines * (a.element // a.part)
+    wide = a.at_once * AT_ONCE
+    whole = numbers // wide * wide
+    for first in range(0, whole, wide):
+        call(a.kernel, (record, gather_lines(a, x, first, wide), y, first))
+    for i in range(whole, numbers, a.at_once):
+        first = min(i, numbers - a.at_once)
+        call(a.rest, (record, gather_lines(a, x, first, a.at_once), y, first))
+
+
+@jit.helper
+def run_phases(a: Any, x: int, y: int) -> None:
     y_step = a.phases * a.y_step
     for i in range(a.lines * a.parts):
         line, part = i // a.parts, i % a.parts
-        lay_line(a, x + line * x_line + part * a.size, x_step)
+        lay_line(a, x + line * a.x_line + part * a.size, a.x_step)
         for phase in range(a.phases):
             first, turns = phase * a.of_phase, word_of(a.turns + phase * 8)
             offsets, taps = a.offsets + first * 8, a.taps + first * a.size
@@ -176,19 +179,39 @@ def run_rates(record: int, x: int, x_line: int, x_step: int, w: int, w_step: int
             else:
                 for j in range(turns):
                     copy_element(target + j * y_step, a.sums + j * a.size, a.size)
+
+
+@jit.helper
+def run_rates(record: int, x: int, w: int, w_step: int, y: int) -> bool:
+    """Whether it did; not with taps that are infinite or no numbers."""
+    a = carray(pointer(record), 1, RATE_FIELDS)[0]
+    for i in range(a.tap_columns):
+        place = word_of(a.places + i * 8)
+        if place >= 0:
+            copy_element(a.taps + i * a.size, w + place * w_step, a.size)
+    if not taps_are_finite(a):
+        return False
+    for plane in range(a.planes):
+        source, target = x + plane * a.x_plane, y + plane * a.y_plane
+        if a.at_once != 0:  # see `column_rates`
+            run_columns(a, record, source, target)
+        elif a.outputs != 0:  # see `decimated_sums`
+            run_windows_apart(a, source, target)
+        else:
+            run_phases(a, source, target)
     return True
 
 
 def _filter_rates(this: int, given: int, count: int) -> int:
-    """What Python calls as f(record, x, w, y) of arrays of one or two axes, of which a signal is one line.
+    """What Python calls as f(record, x, w, y) of arrays that lie as the record has it.
 
     The result is y, or None where x or w is not aligned, or w not finite.
     """
     x, w, y = word_of(given + 8), word_of(given + 16), word_of(given + 24)
     result = this  # it is None
     if is_aligned(x) and is_aligned(w) and run_rates(
-        integer_of(word_of(given), 0), word_of(x + HEAD), word_of(word_of(x + STRIDES)), step_of_columns(x),
-        word_of(w + HEAD), step_of_columns(w), word_of(y + HEAD),
+        integer_of(word_of(given), 0), word_of(x + HEAD), word_of(w + HEAD), step_of_columns(w),
+        word_of(y + HEAD),
     ):  # fmt: skip
         result = y
     count_reference(result)
@@ -243,7 +266,7 @@ def small_rates(PAIR: int, SIZE: int, LANES: int) -> jit.Kernel:
 
 @cache
 def filter_rates() -> Callable[..., Any] | None:
-    """f(address of a `SmallRates`, x, w, y) of arrays of one or two axes; None where it cannot be had."""
+    """f(address of a `SmallRates` or its like, x, w, y); None where it cannot be had."""
     return jit.from_python(b"filter_rates", _filter_rates, jit.FASTCALL) if array_calls.array_call() else None
 
 
@@ -253,7 +276,7 @@ class SmallRates:
     def __init__(self, rates: Rates):
         r = rates
         size, low = r.dtype.itemsize, len(r.ends[0])
-        lanes = simd.vector_bytes() // (size // r.numbers)
+        lanes = simd.vector_bytes() // r.part
         phases = min(r.up, r.outputs)
         pitch = -(-(low + r.n + len(r.ends[1])) // r.down) + AT_ONCE * lanes
         places: list[int] = []
@@ -279,7 +302,7 @@ class SmallRates:
             },
             places,
             memory,
-            kernel=small_rates(r.numbers, size // r.numbers, lanes), pitch=pitch, phases=phases,
-            sums=memory.ctypes.data + r.down * pitch * size, of_phase=of_phase, low=low,
-            high=len(r.ends[1]), down=r.down,
+            r.mixes,
+            kernel=small_rates(r.numbers, r.part, lanes), pitch=pitch, phases=phases, element=size,
+            sums=memory.ctypes.data + r.down * pitch * size, of_phase=of_phase, parts=r.parts,
         )  # fmt: skip

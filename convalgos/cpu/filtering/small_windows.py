@@ -185,19 +185,19 @@ def filter_small() -> Callable[..., Any] | None:
 class SmallWindows:
     """What all calls of some shapes and a type share.
 
-    A volume of planes is one tall image: tables tell where the windows of each row of outputs begin, and
-    where each row of taps lies in a window.
+    An array of several axes is one tall image: tables tell where the windows of each row of outputs begin,
+    and where each row of taps lies in a window.
 
     Args:
-        w_shape: (rows, columns), or (planes, rows, columns).
+        w_shape: (..., rows, columns).
         sources: of each of these axes, which place of x lies at each place that windows read; -1 for `fill`.
         turned: whether the filter is turned around, as in a convolution.
-        rows: of a plane of x.
+        x_shape: of x where it has more than two axes.
     """
 
     def __init__(
         self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool,
-        fill: float = 0, rows: int = 0,
+        fill: float = 0, x_shape: Sequence[int] = (),
     ):  # fmt: skip
         self.dtype = dtype
         self.shape = tuple(len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True))
@@ -205,15 +205,14 @@ class SmallWindows:
         numbers = 2 if kind == COMPLEX else 1  # of an element
         size = dtype.itemsize // numbers
         lanes = simd.vector_bytes() // size
-        *_, of_rows, of_columns = sources
+        of_columns, of_rows = sources[-1], _rows_of(sources[:-1], x_shape)
         low, inside = _middle(of_columns)
         pitch = len(of_columns) + AT_ONCE * lanes
         wide = dtype.itemsize * self.shape[-1] > AT_ONCE * simd.vector_bytes()
         along = wide or math.prod(self.shape[:-1]) < AT_ONCE
-        if len(sources) == 3:
-            planes = np.asarray(sources[0])[:, None]
-            of_rows = np.where((planes < 0) | (of_rows < 0), -1, planes * rows + of_rows).reshape(-1)
-        apart = len(sources[-2]) * pitch * numbers, pitch * numbers  # numbers from plane to plane, row to row
+        apart = [pitch * numbers]  # numbers from row to row, and ahead of that those from plane to plane
+        for s in sources[-2:0:-1]:
+            apart.insert(0, len(s) * apart[0])
         self._sources = [np.ascontiguousarray(s, np.int64) for s in (of_rows, of_columns)]
         self._places, self._tap_places = (_places_of_rows(s[:-1], apart) for s in (self.shape, w_shape))
         self._padded = aligned_zeros((len(of_rows) + AT_ONCE) * pitch, dtype)
@@ -243,9 +242,18 @@ class SmallWindows:
         following.record["x_rows"] = self._between.ctypes.data
 
 
-def _places_of_rows(counts: Sequence[int], apart: tuple[int, int]) -> np.ndarray:
+def _rows_of(sources: Sequence[np.ndarray], x_shape: Sequence[int]) -> np.ndarray:
+    """Which row of x, counted over all planes, lies at each of the rows that windows read; -1 for `fill`."""
+    rows = np.asarray(sources[0])
+    for s, size in zip(sources[1:], x_shape[1:], strict=False):
+        ahead = rows[:, None]
+        rows = np.where((ahead < 0) | (s < 0), -1, ahead * size + s).reshape(-1)
+    return rows
+
+
+def _places_of_rows(counts: Sequence[int], apart: Sequence[int]) -> np.ndarray:
     """Where rows begin, of one plane or of several, and some more for vectors below the last one."""
-    places = sum(np.ix_(*(np.arange(n) * by for n, by in zip(counts, apart[-len(counts) :], strict=True))))
+    places = sum(np.ix_(*(np.arange(n) * by for n, by in zip(counts, apart, strict=True))))
     return np.pad(np.asarray(places, np.int64).reshape(-1), (0, AT_ONCE - 1))
 
 

@@ -7,6 +7,7 @@ from itertools import product
 
 from convalgos.cpu.filtering import (
     byte_sums,
+    column_rates,
     decimated_sums,
     line_drivers,
     line_elements,
@@ -51,9 +52,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         kinds = size, simd.lanes(size)
         for kind, along in product((small_windows.REALS, small_windows.COMPLEX), (0, 1)):
             yield small_windows.small_windows, (kind, along, *kinds)
-        for numbers in (1, 2):  # of an element: real and complex ones
-            yield small_rates.small_rates, (numbers, *kinds)
-            yield decimated_sums.sum_apart, (numbers, *kinds)
+        yield from rate_kernels(kinds)
         for pairs in recursive_gaussians.POLES:
             yield recursive_kernels.filter_recursively, (*kinds, pairs)
             yield recursive_kernels.filter_windows, (*kinds, pairs)
@@ -91,6 +90,16 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
             for order in in_order if settled else ():
                 yield whole_sums.settle_line, (number, order, *kinds)
+
+
+def rate_kernels(kinds: tuple[int, int]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
+    """Those of signals up- and downsampled, of numbers of a size and so many in a vector."""
+    for numbers in (1, 2):  # of an element: real and complex ones
+        yield small_rates.small_rates, (numbers, *kinds)
+    for wide, cross in ((1, 0), (2, 0), (2, 1)):  # numbers of a sample, and whether taps are complex
+        yield decimated_sums.sum_apart, (wide, cross, *kinds)
+        for vectors in (1, small_rates.AT_ONCE):
+            yield column_rates.sum_lines_beside, (wide, cross, *kinds, vectors)
 
 
 def short_kernels() -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:

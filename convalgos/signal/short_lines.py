@@ -1,0 +1,59 @@
+"""Lines no longer than their filter, which is a square matrix then: all outputs are sums of all samples."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from convalgos.core.boundaries import OUTSIDE, source_indices
+from convalgos.signal.problems import all_finite
+
+SHORT = 64  # samples of a line, up to which products of matrices are faster than sums; Sapphire Rapids
+ONE_THREAD = 1 << 18  # products up to which NumPy's OpenBLAS wakes no threads
+
+
+def of_short_lines(
+    x: np.ndarray, w: np.ndarray, axis: int, low: int, boundary: str, fill: float
+) -> np.ndarray | None:
+    """y[i] = sum_t w[t] * x[i + t - low] along an axis; None of longer lines, and of what is not finite.
+
+    Both are of one type, float32 or float64.
+
+    Args:
+        boundary: of `core.boundaries`, with `fill` beyond the ends where that is "constant".
+    """
+    n = x.shape[axis]
+    if n > SHORT or not (all_finite(x) and all_finite(w)):  # what is not would spread to all outputs
+        return None
+    by, of_fill = _matrix(w.tobytes(), x.dtype.char, n, low, boundary)
+    y = np.empty(x.shape, x.dtype)
+    if axis == x.ndim - 1:
+        rows, of_rows, step = x.reshape(-1, n), y.reshape(-1, n), ONE_THREAD // n**2
+        for first in range(0, len(rows), step):
+            np.matmul(rows[first : first + step], by, out=of_rows[first : first + step])
+        if fill:
+            y += (of_fill * fill).astype(x.dtype)
+        return y
+    planes, columns = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    images, of_y, step = x.reshape(planes, n, columns), y.reshape(planes, n, columns), ONE_THREAD // n**2
+    for first in range(0, columns, step):
+        part = slice(first, first + step)
+        np.matmul(by.T, images[..., part], out=of_y[..., part])
+    if fill:
+        of_y += (of_fill * fill).astype(x.dtype)[:, None]
+    return y
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+@lru_cache(64)
+def _matrix(taps: bytes, kind: str, n: int, low: int, boundary: str) -> tuple[np.ndarray, np.ndarray]:
+    """(n, n), what each sample counts for in each output, and (n,), what the fill value does."""
+    w = np.frombuffer(taps, kind)
+    at = source_indices(boundary, n, low, w.size - 1 - low)  # (n + k - 1,)
+    at = np.where(at == OUTSIDE, n, at)
+    weights = np.array([np.bincount(at[i : i + w.size], w, n + 1) for i in range(n)])  # (outputs, n + 1)
+    return weights[:, :n].T.astype(kind), weights[:, n]
