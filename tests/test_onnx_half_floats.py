@@ -13,6 +13,7 @@ from convalgos.network.graph import Foreign  # noqa: E402
 from convalgos.onnx import Session  # noqa: E402
 
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
+NUMBERS = {"root": 2**0.5, "one": 1, "half": 0.5}
 RANDOM = np.random.default_rng(3)
 
 
@@ -85,3 +86,28 @@ def test_the_model_of_the_caller_is_not_written():
     before = made.SerializeToString()
     Session(made)
     assert made.SerializeToString() == before
+
+
+def test_activations_are_known_by_numbers_of_three_digits():
+    """GELU spelled out with the root of 2 in float16 is one step, here within the convolution."""
+    half = {name: numpy_helper.from_array(np.array(n, np.float16), name) for name, n in NUMBERS.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Div", ["a", "root"], ["b"]),
+        helper.make_node("Erf", ["b"], ["c"]),
+        helper.make_node("Add", ["c", "one"], ["d"]),
+        helper.make_node("Mul", ["a", "d"], ["e"]),
+        helper.make_node("Mul", ["e", "half"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", HALF, ["n", 3, 9, 9])],
+        [helper.make_tensor_value_info("y", HALF, None)],
+        [numpy_helper.from_array(weights(4, 3, 3, 3), "w"), *half.values()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = Session(made.SerializeToString())
+    assert len(session.network.graph.steps) == 3  # with the casts around it
+    wanted = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = RANDOM.standard_normal((2, 3, 9, 9)).astype(np.float16)
+    (found,), (of_runtime,) = session.run(None, {"x": x}), wanted.run(None, {"x": x})
+    np.testing.assert_allclose(found, of_runtime, atol=3e-3)

@@ -5,6 +5,7 @@ Constants are widened, what is cast to float16 is cast to float32, and inputs an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from convalgos.network.onnx_reader.sizes import ONNX_NAMES
 from convalgos.network.onnx_reader.types import FLOAT
 
 HALF = 10  # TensorProto.FLOAT16
+# Numbers of activations, which are known by them: float16 holds them to three digits
+MEANT = (math.sqrt(2), math.sqrt(0.5), math.sqrt(2 / math.pi), 0.044715, 1 / 6)
 
 
 def with_halves_widened(
@@ -63,9 +66,15 @@ def _widen(tensor: Any, weights: dict[str, np.ndarray]) -> None:
         weights[tensor.name] = _wide(weights[tensor.name])
         tensor.data_type = FLOAT
     elif tensor.HasField("raw_data") or len(tensor.int32_data):
-        tensor.CopyFrom(tensor_of(array_of(tensor).astype(np.float32), tensor.name))
+        tensor.CopyFrom(tensor_of(_meant(array_of(tensor)), tensor.name))
     else:  # of which the data lie in a Constant of the file
         tensor.data_type = FLOAT
+
+
+def _meant(array: np.ndarray) -> np.ndarray:
+    """In float32; a single number that is one of an activation in all its digits."""
+    found = [n for n in MEANT if array.size == 1 and np.float16(n) == array.reshape(-1)[0]]
+    return np.full(array.shape, found[0], np.float32) if found else array.astype(np.float32)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
