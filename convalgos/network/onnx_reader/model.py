@@ -21,8 +21,10 @@ from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.network.onnx_reader.dequantized import DequantizedConstants
 from convalgos.network.onnx_reader.einsum import with_products_spelled_out
-from convalgos.network.onnx_reader.file import Weights, read_onnx_file, with_open_sizes
+from convalgos.network.onnx_reader.file import read_onnx_file, with_open_sizes
 from convalgos.network.onnx_reader.folding import fold_constants
+from convalgos.network.onnx_reader.half_floats import with_halves_widened
+from convalgos.network.onnx_reader.loops import with_loops_written_out
 from convalgos.network.onnx_reader.messages import (
     array_of,
     constant_tensor,
@@ -307,7 +309,7 @@ def load_onnx(model: Any) -> OnnxModel:
     from google.protobuf.message import DecodeError
 
     path: Path | None = None
-    weights: Weights = {}
+    weights: Mapping[str, np.ndarray] = {}
     try:
         if isinstance(model, str | os.PathLike):
             path = Path(model)
@@ -324,7 +326,8 @@ def load_onnx(model: Any) -> OnnxModel:
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    proto = with_products_spelled_out(with_open_sizes(with_nodes_in_order(proto)))
+    proto, weights = with_halves_widened(with_nodes_in_order(proto), weights)
+    proto = with_products_spelled_out(with_loops_written_out(with_open_sizes(proto)))
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
@@ -332,6 +335,9 @@ def load_onnx(model: Any) -> OnnxModel:
         proto = type(proto)()
         proto.CopyFrom(model)
     left = fold_constants(proto, weights)
+    while (more := with_loops_written_out(proto)) is not proto:  # of what is known only now
+        proto = more
+        left = fold_constants(proto, left)
     return OnnxModel(spelled_out(proto), read.inputs, left)
 
 
