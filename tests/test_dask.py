@@ -4,6 +4,7 @@ import gc
 import math
 import random
 import re
+import sys
 import threading
 from dataclasses import replace
 
@@ -177,6 +178,7 @@ def test_filters_are_prepared_once_and_let_go(monkeypatch):
 
 def test_tasks_side_by_side_share_the_threads(monkeypatch):
     monkeypatch.setattr(setting, "_threads_at_start", lambda: 8)
+    monkeypatch.setitem(sys.modules, "numba.np.ufunc.parallel", None)  # its count comes first
     seen = []
 
     def look(block, blocks, begun):
