@@ -9,7 +9,7 @@ from helpers import (
     KINDS,
     Guarded,
     check,
-    check_each,
+    check_runs,
     choosy,
     example,
     in_turns,
@@ -74,7 +74,7 @@ def test_answers(algorithm, dtype):
     )
     table = (p for p, _ in table_problems(algorithm, dtype))
     runs = in_turns(table, dtype == "float64")  # each layout on one kind of data, each type on the other
-    if not check_each(algorithm, (run for run in runs if run[0].flops <= most_flops(algorithm, dtype))):
+    if not check_runs(algorithm, (run for run in runs if run[0].flops <= most_flops(algorithm, dtype))):
         pytest.skip(next(reason for _, reason in table_problems(algorithm, dtype)))
 
 

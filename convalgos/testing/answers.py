@@ -199,7 +199,7 @@ def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
     Returns:
         how many runs there were.
     """
-    return check_each(algorithm, product(problems, KINDS))
+    return check_runs(algorithm, product(problems, KINDS))
 
 
 def in_turns(problems: Iterable[ConvProblem], begin: int = 0) -> Iterator[tuple[ConvProblem, str]]:
@@ -211,7 +211,7 @@ def in_turns(problems: Iterable[ConvProblem], begin: int = 0) -> Iterator[tuple[
         yield problem, KINDS[(turn + (turn - begin) // 2) % 2]
 
 
-def check_each(algorithm: Algorithm, runs: Iterable[tuple[ConvProblem, str]]) -> int:
+def check_runs(algorithm: Algorithm, runs: Iterable[tuple[ConvProblem, str]]) -> int:
     """As `check_all`, each problem on the kind of data that is named with it."""
     failures, served = [], 0
     for problem, kind in runs:

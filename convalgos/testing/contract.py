@@ -27,7 +27,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference
 from convalgos.select import current_machine, facing
 from convalgos.testing import random_layers
-from convalgos.testing.answers import KINDS, Array, check_all, check_each, example, in_turns
+from convalgos.testing.answers import KINDS, Array, check_all, check_runs, example, in_turns
 from convalgos.testing.binaries import check_binary
 from convalgos.testing.integers import check_integers
 from convalgos.testing.problems import GRADIENT_PROBLEMS, suited, table_problems
@@ -85,7 +85,7 @@ def check_answers(algorithm: Algorithm) -> int:
         in_turns((problem for problem, _ in table_problems(algorithm, dtype)), turn)
         for turn, dtype in enumerate(WIDE)
     )
-    return check_each(algorithm, chain(*plain, _in_blocks(algorithm)))
+    return check_runs(algorithm, chain(*plain, _in_blocks(algorithm)))
 
 
 def _in_blocks(algorithm: Algorithm) -> Iterator[tuple[ConvProblem, str]]:
