@@ -12,7 +12,7 @@ from network_checks import check_network
 
 from convalgos.network.executor import Executor
 
-FLOAT32, QUANTISED = (6, 7, 13), (1, 8)  # concatenations, sums, slices, transposed layers; cheap ones
+FLOAT32, QUANTISED = (6, 7, 13), (1, 8, 9, 17)  # concatenations, sums, slices, transposed layers; cheap ones
 
 
 @pytest.mark.parametrize(
