@@ -6,12 +6,14 @@ are read.
 """
 
 import doctest
+import gc
 import os
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+gc.set_threshold(200_000, 20, 100)  # pages stay: a quarter of the time went to looking for cycles among them
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
 _wisdom = tempfile.TemporaryDirectory(prefix="convalgos-docs-")

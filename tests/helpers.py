@@ -19,9 +19,13 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import answer
 from convalgos.select import algorithms, find_algorithm
 from convalgos.testing import KINDS, PROBLEMS, Guarded, check, check_all, example, table_problems
+from convalgos.testing.answers import check_runs, in_turns
 from convalgos.tools.bench.suites import suites
 
-__all__ = ["KINDS", "PROBLEMS", "Guarded", "check", "check_all", "example", "table_problems"]
+__all__ = [
+    "KINDS", "PROBLEMS", "Guarded",
+    "check", "check_all", "check_runs", "example", "in_turns", "table_problems",
+]  # fmt: skip
 
 
 # Of random problems, most draws may not fit an algorithm.

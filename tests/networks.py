@@ -38,9 +38,19 @@ def _import_torchvision():
 
 
 def torchvision_model(name: str) -> nn.Module:
-    """An untrained model of torchvision in eval."""
+    """An untrained model of torchvision in eval, with few blocks where it repeats one of a kind."""
     torch.manual_seed(0)
-    return with_own_norms(_import_torchvision().models.get_model(name, weights=None))
+    models = _import_torchvision().models
+    if name == "densenet":
+        model = models.DenseNet(growth_rate=8, block_config=(2, 3, 2), num_init_features=16)
+    elif name == "convnext":
+        stages = zip((24, 48, 96), (48, 96, None), (1, 2, 1), strict=True)
+        model = models.ConvNeXt([models.convnext.CNBlockConfig(*sizes) for sizes in stages])
+    elif name == "resnet":
+        model = models.ResNet(models.resnet.BasicBlock, [2, 1, 1, 1])
+    else:
+        model = models.get_model(name, weights=None)
+    return with_own_norms(model)
 
 
 def with_own_norms(model: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ import gc
 import math
 import random
 import re
+import sys
 import threading
 from dataclasses import replace
 
@@ -177,21 +178,25 @@ def test_filters_are_prepared_once_and_let_go(monkeypatch):
 
 def test_tasks_side_by_side_share_the_threads(monkeypatch):
     monkeypatch.setattr(setting, "_threads_at_start", lambda: 8)
+    monkeypatch.setitem(sys.modules, "numba.np.ufunc.parallel", None)  # its count comes first
     seen = []
 
-    def look(block, blocks):
+    def look(block, blocks, begun):
+        begun.wait(60)  # until all threads of the pool have
         with tasks.threads_of_task(blocks):
             seen.append(setting.thread_count())
         return block
 
-    x = da.zeros(64, chunks=1)
     for blocks, workers, want in ((100, 8, 1), (100, 4, 2), (2, 8, 4)):
         seen.clear()
-        x.map_blocks(look, blocks, meta=np.empty(0)).compute(scheduler="threads", num_workers=workers)
-        assert seen[-1] == want  # once all threads of the pool have begun
+        x, begun = da.zeros(workers, chunks=1), threading.Barrier(workers)
+        y = x.map_blocks(look, blocks, begun, meta=np.empty(0), name=False)
+        y.compute(scheduler="threads", num_workers=workers)
+        assert seen == [want] * workers
     seen.clear()
-    x.map_blocks(look, 100, meta=np.empty(0)).compute(scheduler="synchronous")
-    assert set(seen) == {8} and setting.thread_count() == 8
+    y = da.zeros(3, chunks=1).map_blocks(look, 100, threading.Barrier(1), meta=np.empty(0), name=False)
+    y.compute(scheduler="synchronous")
+    assert seen == [8] * 3 and setting.thread_count() == 8
 
 
 def test_threads_of_calls_are_those_of_one_thread():

@@ -243,6 +243,8 @@ def test_the_stand_in_is_strict(monkeypatch, fault):
 
     def broken(build: Build, replaced):
         body = whole(build, replaced)
+        if build.source != "implicit_gemm_wgmma.cu":  # what the stand-in itself needs
+            return body
         assert body.count(old) == 1, f"{fault}: the kernel reads otherwise now"
         return body.replace(old, new)
 

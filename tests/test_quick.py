@@ -68,7 +68,9 @@ def test_a_bound_is_one():
     ids=["free", "strict_nan", "workspace", "once"],
 )
 def test_the_choice_is_that_of_the_full_ranking(constraints):
-    for problem in SUITE[::3] + shapes(5) + random_problems(75, seed=str(constraints.active)):
+    for problem in (
+        SUITE[len(str(constraints)) % 8 :: 8] + shapes(2) + random_problems(40, seed=str(constraints.active))
+    ):
         first = [c.algorithm for c in choose.rank(problem, "cpu", constraints).candidates[:1]]
         assert [c.algorithm for c in search(problem, "cpu", constraints)[:1]] == first
 

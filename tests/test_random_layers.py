@@ -25,29 +25,38 @@ SEED, PROBLEMS = 17, 5  # whose boxes are of all kinds, with AVX2 as with AVX-51
 
 
 def test_random_layers():
-    """On one and many threads, with small caches and those there are, in poisoned memory."""
-    failures, checked, ways = [], Counter(), set()
-    for batch in range(len(SURROUNDINGS)):
+    """On one and many threads, with small and large caches, in poisoned memory, until all ways were taken."""
+    checked, ways = Counter(), set()
+    for batches, batch in enumerate((0, 2, 4, 5, 1, 3), 1):
         found = run_batch(SEED, batch, PROBLEMS, timeout=1500)  # with all kernels to compile
-        failures += found["failures"]
+        assert not found["failures"], json.dumps(found["failures"], indent=1)
         checked += Counter((direction, name) for direction, name, _ in found["results"])
         ways |= {tuple(way) for way in found["ways"]}
-    assert not failures, json.dumps(failures, indent=1)
+        assert all(checked[direction, "auto"] == PROBLEMS * batches for direction in DIRECTIONS)
+        if batches > 3 and not unseen(checked, ways):
+            break
+    assert not unseen(checked, ways) and len(SURROUNDINGS) == 6
+
+
+def unseen(checked, ways):
+    """Algorithms that are installed and served no problem, and cuts into boxes that were not taken."""
+    missing = []
     for direction in DIRECTIONS:
-        assert checked[direction, "auto"] == PROBLEMS * len(SURROUNDINGS)
         installed = {
             a.id for a in algorithms_on("cpu", direction) if a.why_not_facing(direction) is None
             and a.id != "cpu.reference" and "float32" in a.dtypes and why_not_here(a.id) is None
         } - RARE  # fmt: skip
-        assert installed <= {name for of, name in checked if of == direction}
+        missing += sorted(installed - {name for of, name in checked if of == direction})
     shared = {"Winograd": (False, True), "FftTiles": (False, True), "WinogradWeights": (True,)}
     for kind, team in ((of, team) for of, teams in shared.items() for team in teams):
         cuts = {way[2] for way in ways if way[:2] == (kind, team)}
-        assert "----" in cuts, "one box"
         sizes = [any(mark in cut for cut in cuts) for mark in "=<"]  # boxes of one size, and of two
         rare = team and kind != "WinogradWeights"  # picked where it is the faster one
-        assert (any if rare else all)(sizes), (kind, team, sizes)
-    assert any("<" in way[2][2:] and way[3] for way in ways if way[0] == "WinogradWeights")
+        if "----" not in cuts or not (any if rare else all)(sizes):  # beside one box
+            missing.append((kind, team, sizes))
+    if not any("<" in way[2][2:] and way[3] for way in ways if way[0] == "WinogradWeights"):
+        missing.append("boxes of two sizes that share their sums")
+    return missing
 
 
 def test_a_process_that_ends_early_is_a_failure():

@@ -7,7 +7,7 @@ caller's filter destroyed once it is prepared, and each output step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -199,15 +199,28 @@ def check_all(algorithm: Algorithm, problems: Iterable[ConvProblem]) -> int:
     Returns:
         how many runs there were.
     """
+    return check_runs(algorithm, product(problems, KINDS))
+
+
+def in_turns(problems: Iterable[ConvProblem], begin: int = 0) -> Iterator[tuple[ConvProblem, str]]:
+    """Each problem on one kind of data, where two follow each other that differ in their layout.
+
+    With `begin` 0 for one type and 1 for another, any two of layout, type and data meet on each.
+    """
+    for turn, problem in enumerate(problems, begin):
+        yield problem, KINDS[(turn + (turn - begin) // 2) % 2]
+
+
+def check_runs(algorithm: Algorithm, runs: Iterable[tuple[ConvProblem, str]]) -> int:
+    """As `check_all`, each problem on the kind of data that is named with it."""
     failures, served = [], 0
-    for problem in problems:
+    for problem, kind in runs:
         if algorithm.why_not(algorithm.computed(problem)) is not None:
             continue
-        for kind in KINDS:
-            served += 1
-            try:
-                check(algorithm, problem, kind, STEPS_OF_KIND[kind])
-            except Exception as failure:
-                failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
+        served += 1
+        try:
+            check(algorithm, problem, kind, STEPS_OF_KIND[kind])
+        except Exception as failure:
+            failures.append(f"{problem} on {kind}: {type(failure).__name__}: {failure}")
     assert not failures, f"{len(failures)} of {served} runs failed:\n" + "\n".join(failures)
     return served

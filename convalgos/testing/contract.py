@@ -27,7 +27,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.reference import reference
 from convalgos.select import current_machine, facing
 from convalgos.testing import random_layers
-from convalgos.testing.answers import Array, check_all, example
+from convalgos.testing.answers import KINDS, Array, check_all, check_runs, example, in_turns
 from convalgos.testing.binaries import check_binary
 from convalgos.testing.integers import check_integers
 from convalgos.testing.problems import GRADIENT_PROBLEMS, suited, table_problems
@@ -77,13 +77,22 @@ def _served_of(algorithm: Algorithm, texts: tuple[str, ...]) -> Iterator[ConvPro
 
 
 def check_answers(algorithm: Algorithm) -> int:
-    """Right on the awkward table, in its layouts and types, on integers (exact) and on reals."""
-    plain = (problem for dtype in WIDE for problem, _ in table_problems(algorithm, dtype))
-    return check_all(algorithm, chain(plain, _in_blocks(algorithm)))
+    """Right on the awkward table, in its layouts and types, on integers (exact) and on reals.
+
+    Any two of layout, type and data meet on each problem.
+    """
+    plain = (
+        in_turns((problem for problem, _ in table_problems(algorithm, dtype)), turn)
+        for turn, dtype in enumerate(WIDE)
+    )
+    return check_runs(algorithm, chain(*plain, _in_blocks(algorithm)))
 
 
-def _in_blocks(algorithm: Algorithm) -> Iterator[ConvProblem]:
-    """Each problem of the table once: in one type on blocks of channels, in the other to or from them."""
+def _in_blocks(algorithm: Algorithm) -> Iterator[tuple[ConvProblem, str]]:
+    """Each problem of the table once: in one type on blocks of channels, in the other to or from them.
+
+    The kinds of data change with every other problem.
+    """
     for turn, dtype in enumerate(WIDE if "blocked" in (*algorithm.reads, *algorithm.writes) else ()):
         own = blocked_layout(vector_bytes() // DTYPES[dtype])
         pairs = [(x, y) for x, y in product((*PLAIN, own), repeat=2) if own in (x, y)]
@@ -91,7 +100,7 @@ def _in_blocks(algorithm: Algorithm) -> Iterator[ConvProblem]:
             [*table_problems(algorithm, dtype)][::2]
         ):  # without the other layout
             x, y = (own, own) if (i + turn) % 2 else pairs[i // 2 % len(pairs)]
-            yield problem.replace(layout=x, y_layout=y)
+            yield problem.replace(layout=x, y_layout=y), KINDS[(i // 2 + turn) % 2]
 
 
 def check_gradients(algorithm: Algorithm) -> int:
