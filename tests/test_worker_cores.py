@@ -10,7 +10,7 @@ import pytest
 
 from convalgos.cpu.runtime import jit, thread_pool, worker_cores
 from convalgos.cpu.runtime.thread_pool import WORKERS, Pool
-from convalgos.cpu.runtime.worker_cores import current_core, fetch_stopped, let_go
+from convalgos.cpu.runtime.worker_cores import current_core, fetch_stopped, free_moved
 from convalgos.cpu.vectors.atomics import CAN_SLEEP, atomic_add, atomic_load, atomic_store, nanoseconds, pause
 
 CORES = sorted(os.sched_getaffinity(0)) if CAN_SLEEP else []
@@ -70,7 +70,7 @@ def fetched(workers, job):
 
 
 def freed(workers, job):
-    let_go(workers, job)
+    free_moved(workers, job)
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")

@@ -7,9 +7,9 @@ thread that has none. Any number of threads may launch at once; where no slot is
 tasks itself.
 
 Workers that find nothing spin for a while, as the next launch mostly follows soon, and then sleep; where
-another program took a core from one that span, they hardly spin. Where one took it from a worker amid a task,
-as the spinning threads of other libraries do, the caller gives that worker its own core, and sleeps. They are threads of the system that run
-compiled code only, and know nothing of Python or its lock.
+another program took a core from one that span, they hardly spin. Where one took it from a worker within a
+task, as the spinning threads of other libraries do, the caller gives that worker its own core, and sleeps.
+They are threads of the system that run compiled code only, and know nothing of Python or its lock.
 
 A program that computes with OpenMP between launches, as torch does, has threads of its own, which spin on the
 cores for milliseconds after each loop. There a launch can be such a loop: see `borrow` in `jit`.
@@ -27,16 +27,7 @@ import sys
 from convalgos.core.allocator import aligned_zeros
 from convalgos.cpu.compile.lowering import helper
 from convalgos.cpu.runtime import worker_cores
-from convalgos.cpu.runtime.worker_cores import (
-    JOB,
-    MOVED,
-    fetch_stopped,
-    join,
-    let_go,
-    note_core,
-    row_of,
-    wake_apart,
-)
+from convalgos.cpu.runtime.worker_cores import fetch_stopped, free_moved, join, note_core, row_of, wake_apart
 from convalgos.cpu.vectors.atomics import (
     CAN_SLEEP,
     atomic_add,
@@ -103,17 +94,17 @@ def work(pool: int) -> None:
             if atomic_load(slot + UNCLAIMED) > 0 and atomic_take(slot + HELPERS) > 0:
                 if woken and atomic_load(slot + HELPERS) > 0 and atomic_load(pool + SLEEPING) > 0:
                     wake_apart(pool + WORKERS, pool + POSTED, AT_ONCE)
-                atomic_store(row + JOB, slot)
+                atomic_store(row + worker_cores.JOB, slot)
                 done = run_claimed(slot)
                 if done > 0 and atomic_add(slot + UNDONE, -done) == done and atomic_load(slot + WAITING) > 0:
                     wake(slot + UNDONE, 1)
-                atomic_store(row + JOB, 0)
+                atomic_store(row + worker_cores.JOB, 0)
         if atomic_load(pool + STOP) > 0:
             return
         atomic_add(pool + SPINNING, 1)
         now = nanoseconds()
         until = now + (IDLE if now > atomic_load(pool + CROWDED) else SHORT)
-        if atomic_load(row + MOVED) > 0:  # this core is the caller's
+        if atomic_load(row + worker_cores.MOVED) > 0:  # this core is the caller's
             until = now
         while atomic_load(pool + POSTED) == seen and now < until:
             for _ in range(PAUSES):
@@ -160,7 +151,7 @@ def wait_for_end(pool: int, slot: int) -> None:
             undone = atomic_load(slot + UNDONE)
         atomic_add(slot + WAITING, -1)
     if fetched > 0:
-        let_go(pool + WORKERS, slot)
+        free_moved(pool + WORKERS, slot)
 
 
 def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: int) -> None:

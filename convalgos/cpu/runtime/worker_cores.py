@@ -89,14 +89,14 @@ def wake_apart(workers: int, address: int, count: int) -> None:
                 moved += confine(row, here, 0)
     wake(address, count)
     if moved:
-        let_go(workers, here + 1)
+        free_moved(workers, here + 1)
 
 
 @helper
 def fetch_stopped(workers: int, job: int) -> int:
-    """Move workers that run tasks of a job and have no core to this one, which is theirs when this thread sleeps.
+    """Move workers that run tasks of a job and have no core to this one; returns how many.
 
-    A worker has none if it has not run since this was called last. Returns how many were moved.
+    A worker has none if it has not run since this was called last. It runs here when this thread sleeps.
     """
     here, moved = current_core(), 0
     for i in range(min(MOST, atomic_load(workers + COUNT))):
@@ -111,7 +111,7 @@ def fetch_stopped(workers: int, job: int) -> int:
 
 
 @helper
-def let_go(workers: int, cause: int) -> None:
+def free_moved(workers: int, cause: int) -> None:
     """Workers that were moved for this may run where they might before."""
     for i in range(min(MOST, atomic_load(workers + COUNT))):
         row = row_of(workers, i)
@@ -123,7 +123,7 @@ def let_go(workers: int, cause: int) -> None:
 
 @helper
 def confine(row: int, core: int, job: int) -> int:
-    """Forbid a worker a core, or for a job all others; 1, or 0 where it has only this one, or may not be moved."""
+    """Forbid a worker a core, or for a job all others; 0 where it may not run there, or must."""
     count = system_call(GET_CORES, atomic_load(row + THREAD), SETS, row + ALLOWED)
     word, one = core // 64 * 8, 1 << core % 64
     if count <= core // 8 or atomic_load(row + ALLOWED + word) & one == 0:
