@@ -209,13 +209,16 @@ def test_scales_become_part_of_the_convolutions_around_them():
         ("Sigmoid", 0.75, Activation("sigmoid")),  # which cannot
     ],
 )
-def test_scales_and_shifts_of_all_channels_become_part_of_activations(op, scale, folded):
+def test_scales_and_shifts_of_all_channels_become_part_of_activations(op, scale, folded, tmp_path):
     b = Builder()
     first = b.node("Add", b.node("Mul", b.node(op, b.conv()), np.float32(scale)), np.float32(0.5))
     second = b.conv(first, group=8, c=1)  # padding lies around it
     third = b.node("Add", b.node("Mul", b.node(op, second), numbers((8, 1, 1))), np.float32(0.5))
-    net = check(b.model(b.conv(third)), numbers(SHAPE))
+    net = check(b.model(b.conv(third)), x := numbers(SHAPE))
     assert net.graph.steps[0].activation == folded
+    net.save(tmp_path / "net")  # with bounds that JSON has no form for
+    loaded = ca.network.load(tmp_path / "net")
+    assert loaded.graph.steps[0].activation == folded and np.array_equal(loaded(x), net(x))
     assert len(net.graph.steps) == 4 + (op == "Sigmoid")  # the scales of each channel stay
 
 

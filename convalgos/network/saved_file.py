@@ -31,7 +31,7 @@ def write_network_file(path: Path, data: dict[str, Any], arrays: Sequence[np.nda
     for array in arrays:
         listed.append({"dtype": array.dtype.name, "shape": list(array.shape), "offset": offset})
         offset += whole_lines(array.nbytes)
-    text = json.dumps(data | {"arrays": listed}).encode()
+    text = json.dumps(data | {"arrays": listed}, allow_nan=False).encode()
     pieces = [text.ljust(whole_lines(len(text))), *_padded(arrays)]
     first = KIND + f" {_hex_digest(pieces)} {len(pieces[0])}".encode()
     write_atomic(path, [first.ljust(FIRST_LINE - 1) + b"\n", *pieces])

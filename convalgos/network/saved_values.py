@@ -107,7 +107,7 @@ def plain_value(value: Any, arrays: Arrays) -> Any:
     if isinstance(value, Packed):
         return {"packed": arrays.put(value.array)}
     if isinstance(value, Activation):
-        return {"activation": list(value)}
+        return {"activation": [plain_value(item, arrays) for item in value]}
     if isinstance(value, ByteScale):
         return {"byte_scale": list(value)}
     if isinstance(value, Quantization):
@@ -136,7 +136,7 @@ def value_of_plain(value: Any, arrays: Arrays) -> Any:
         return float(given)
     if kind == "activation":
         name, *numbers = given
-        return Activation(str(name), *map(float, numbers))
+        return Activation(str(name), *(float(value_of_plain(number, arrays)) for number in numbers))
     if kind == "byte_scale":
         scale, zero_point = given
         return ByteScale(float(scale), int(zero_point))
