@@ -1,9 +1,12 @@
-"""Sleeping workers, and how they wake on another core than that of the thread that wakes them.
+"""The cores of workers: where those that sleep wake, and where those that were stopped go on.
 
 A guest of a virtual machine takes a core that its host has put to rest for one that is busy. So Linux wakes a
 worker on the core where it fell asleep, which may be the waker's: both then share it for 5 to 20 ms while the
 other is idle, and every launch takes twice as long. The waker looks where the sleepers are. Those on its own
 core may not run there while it wakes them, and may run anywhere again at once.
+
+Where another program's thread takes a core from a worker within a task, the thread that waits for the end
+moves the worker to its own core, where it stays until the job is done.
 
 Figures of each of the first `MOST` workers lie in memory from an address on, that of all `workers`.
 """
