@@ -28,7 +28,7 @@ ROOM = 0.7  # of L2, for the operands of a block
 SLOW_PACE = 0.75  # of products: below, the loads of a tile of one vector of filters are no bottleneck
 LEAST_ROWS = 8  # of a tile: smaller ones read too many filters
 MOST_ROWS = 14  # of a tile; Zen 4, with one vector of filters, where 28 were slower
-FAR = 0.25  # of the last cache: where x and y take more, x comes from memory
+FAR = 0.25  # of the last cache: where x and y take more, x comes from memory; and where filters do, these
 # Cycles of a thread, two products of vectors in each, of layers of convbench: on Zen 4, whose products of 64
 # bytes take both of its units, and on a Xeon (AVX-512 and AMX), whose products hide little of the rest. For
 CYCLES = {
@@ -41,6 +41,7 @@ CYCLES = {
     "strided": (2.0, 3.5),  # a vector of x that lies a stride from the next one, and is copied;
     "far": (0.092, 0.65),  # a byte of x from memory,
     "filter": (0.0062, 0.0755),  # of filters,
+    "far filter": (0.014, 0.0),  # beyond that of those from memory,
     "spilled": (0.0118, 0.059),  # and of what does not fit L2, again for each panel
 }
 
@@ -248,8 +249,14 @@ def item_work(cut: StrassenCut) -> dict[str, float]:
         "strided": 0 if p.is_plain_product else cut.side**2 * cut.section * cut.pixels,
         "far": x_bytes / (p.N * cut.blocks) if far else 0,
         "filter": passes * cut.pass_bytes,
+        "far filter": passes * cut.pass_bytes if _filters_are_far(cut) else 0,
         "spilled": panels * max(0, operands + 2 * cut.pass_bytes - cache_sizes()[1]),
     }
+
+
+def _filters_are_far(cut: StrassenCut) -> bool:
+    """Whether each block reads the filters from memory anew."""
+    return cut.panels * cut.passes * cut.pass_bytes > FAR * cache_sizes()[2]
 
 
 @cache
