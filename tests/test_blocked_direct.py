@@ -7,9 +7,11 @@ from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.core.element_types import DTYPES
-from convalgos.core.layouts import blocked_layout
+from convalgos.core.layouts import blocked_layout, to_logical
 from convalgos.cpu import direct
+from convalgos.cpu.gemm import dealt_panels
 from convalgos.cpu.gemm.blocked_cut import blocked_cut
+from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.gemm.reached_tiles import reached_taps
 from convalgos.cpu.gemm.row_tiles import along_row
 from convalgos.cpu.runtime import jit
@@ -35,6 +37,26 @@ ATROUS = [  # most of their taps read padding alone
 def blocked(text: str) -> ConvProblem:
     problem = ConvProblem.parse(text)
     return problem.replace(layout=blocked_layout(simd.lanes(DTYPES[problem.dtype])))
+
+
+@pytest.mark.parametrize("filters", [8, 24, 33, 40, 72, 120])
+def test_half_of_the_last_vector_is_summed_where_the_rest_is_padding(filters, monkeypatch):
+    problem = blocked(f"n1 c20 h5 w9 k{filters} r3 s3 p1")
+    answers = []
+    rng = np.random.default_rng(filters)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in problem.array_shapes[:2]]
+    for halves in (True, False):
+        monkeypatch.setattr(dealt_panels, "sums_halves", lambda halves=halves: halves)
+        blocked_cut.cache_clear()
+        y = direct.Direct().serve(problem)(*arrays)
+        answers.append(to_logical(y, problem.y_layout, filters))
+        check(direct.Direct(), problem)
+        kernels = tile_kernels(filters, 1, 4, [(1, 4, simd.lanes(4))])
+        assert (kernels[0][0] != kernels[1][0]) == (
+            halves and 0 < filters % simd.lanes(4) <= simd.lanes(4) // 2
+        )
+    blocked_cut.cache_clear()
+    assert np.array_equal(*answers)
 
 
 @pytest.mark.parametrize("text", LAYERS + ATROUS)

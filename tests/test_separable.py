@@ -14,12 +14,14 @@ from convalgos.core.epilogue import Activation, activation_of
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import blocked_layout, laid, to_logical
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import dealt_panels
 from convalgos.cpu.separable import plan as separable_plan
-from convalgos.cpu.separable.band_cut import band_cut
+from convalgos.cpu.separable.band_cut import FILTER, band_cut
 from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.cpu.vectors import simd
+from convalgos.network import joining
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.network import Network
 from convalgos.network.planned import JoinedConvolutions
@@ -163,6 +165,33 @@ def test_a_network_joins_what_it_may_and_saves_it(tmp_path, shipped_figures):
     net.save(tmp_path / "net")
     again = ca.network.load(tmp_path / "net")
     assert joined_parts(again.plan(x.shape)) == joined[0] and np.array_equal(again(x), y)
+
+
+def test_a_byte_of_filters_takes_the_same_time_where_cycles_are_twice_as_long(monkeypatch):
+    block = block_of(1, 160, 960, 0, (7, 7), 3, 1)
+    cut = band_cut(block)
+    cycles = []
+    for narrow in (False, True):
+        monkeypatch.setattr(dealt_panels, "units_are_narrow", lambda narrow=narrow: narrow)
+        monkeypatch.setattr(dealt_panels, "sums_halves", bool)  # which change other cycles
+        cycles.append(cut.cycles(1))
+    filters = sum(p.w_bytes for p in block.problems) / cut.parts
+    assert cycles[0] - cycles[1] == pytest.approx(filters * FILTER[True])
+
+
+def test_depthwise_layers_of_their_own_are_joined_where_they_take_longer(monkeypatch, shipped_figures):
+    """With what a step takes beyond its prediction, from nothing to a second."""
+    rng = np.random.default_rng(3)
+    stem = Convolution("stem", ("x",), "a", rng.standard_normal((32, 3, 3, 3)).astype(np.float32))
+    *parts, _ = inverted_residual("b", rng, "a", 32, 192)
+    last = Convolution("head", ("b.deep",), "y", rng.standard_normal((8, 192, 1, 1)).astype(np.float32))
+    graph = NetworkGraph(("x",), ("y",), (stem, *parts, last), {"x": (1, 3, 16, 16)})
+    counts = []
+    monkeypatch.setattr(joining, "plan_threads", lambda: 2)
+    for apart in (-1.0, 1.0):
+        monkeypatch.setattr(joining, "APART", dict.fromkeys((False, True), apart))
+        counts.append(sum(map(len, joined_parts(Network(graph).plan((1, 3, 16, 16))))))
+    assert counts[0] == 0 < counts[1]
 
 
 def joined_parts(plan):

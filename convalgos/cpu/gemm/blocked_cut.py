@@ -142,7 +142,7 @@ def row_view(problem: ConvProblem) -> ConvProblem:
     return problem.as_3d
 
 
-def tile_cycles(rows: float, vectors: int, taps: float) -> float:
+def tile_cycles(rows: float, vectors: float, taps: float) -> float:
     """Of a tile."""
     products = rows * vectors
     tap = SUMS * max(products, LOADS * (rows + vectors)) / 2 + TAP
@@ -231,7 +231,7 @@ def cut_cycles(cut: BlockedCut, threads: int) -> float:
     images, slices, rows, columns = cut.images, *cut.block
     high = runs_of(columns, rows, cut.rows)
     tiles = -(-columns // cut.rows)
-    widths = dealt_panels.panel_widths(cut.vectors_of, cut.panels)
+    widths = dealt_panels.summed_widths(p.gemm_n, cut.panels, p.itemsize)
     if cut.by_tap:
         ends = tile_ends(p, cut.rows)
         row = sum(n * reached_cycles(p, ends, tile_cycles, vectors) for n, vectors in widths)

@@ -19,7 +19,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import BlockedCut, cut_like
-from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
+from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.gemm.blocking import (
     block_count,
     block_extent,
@@ -40,11 +40,10 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 BLOCKED_ARGUMENTS = arguments(
     "size images block_o block_p block_q blocks_o blocks_p blocks_q n o p q channels filters groups "
     "parts vectors panels lanes tasks offsets entries inner whole rest chunk tiles table_length kernels "
-    "narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w pad_d pad_h pad_w "
-    "step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes scratch_stride "
-    "y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled scaled_bytes scale_rows "
-    + REACHED_FIELDS
-    + BORDER_FIELDS
+    "last_kernels narrow copied x_n x_c x_d x_h x_w depth height width stride_d stride_h stride_w "
+    "pad_d pad_h pad_w step_d step_h span_d span_h span_w s_n s_c s_d s_h s_w run unit input_bytes "
+    "scratch_stride y_n y_k y_pixel y_block copy_rows unlimited limits adds scale scale_n scaled "
+    "scaled_bytes scale_rows " + REACHED_FIELDS + BORDER_FIELDS
 )
 SHARED = {*(BLOCKED_ARGUMENTS.names or ())}  # fields, of which a cut has more
 
@@ -103,6 +102,8 @@ def sum_panels(
         w = a.w + (group * a.vectors + first) * a.entries * a.inner * vector
         bias = a.bias + group * a.filters * a.size + first * vector
         kernels = a.kernels + (0 if count * a.panels >= a.vectors else a.narrow) * 8
+        if panel == a.panels - 1:
+            kernels = a.last_kernels
         entry = 0
         while entry < a.entries:
             entries = min(a.chunk, a.entries - entry)
@@ -207,12 +208,11 @@ class BlockedPlan(RegisterFinish):
 def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:
     """The fields that depend on the sizes of the maps."""
     size, lanes = cut.problem.itemsize, simd.lanes(cut.problem.itemsize)
-    widths = cut.vectors, cut.vectors_of // cut.panels
     tiles, kinds = cut.tile_table()
-    kernels = [sum_block_tile(size, lanes, *kind, vectors, cut.step) for vectors in widths for kind in kinds]
+    kernels, last = tile_kernels(cut.problem.gemm_n, cut.panels, size, [(*kind, cut.step) for kind in kinds])
     of_cut = cut.fields()
     return {name: value for name, value in of_cut.items() if name in SHARED} | cut.reached_fields() | {
         "offsets": cut.entry_offsets(), "tiles": tiles, "table_length": tiles.shape[1],
-        "kernels": np.array(kernels, np.int64), "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],
+        "kernels": kernels, "last_kernels": last, "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],
         "scratch_stride": cut.scratch_bytes, "y_block": lanes * of_cut["y_k"],
     }  # fmt: skip

@@ -6,13 +6,17 @@ No vector is padding alone: 22 vectors are 4 panels of 4 and 2 of 3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
+from convalgos.core import profiles
 from convalgos.core.machine import vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import microkernel, simd
+
+SLOW_PACE = 0.75  # of products, `Machine.pace`: below, they take both halves of a vector one after the other
+WIDE = 64  # bytes of the vectors of which halves are summed
 
 
 class DealtPanels:
@@ -50,6 +54,36 @@ def panel_widths(needed: int, count: int) -> tuple[tuple[int, int], tuple[int, i
     """(panels, vectors of each) of the wider and of the narrower panels of so many vectors."""
     narrow, wider = divmod(needed, count)
     return (wider, narrow + 1), (count - wider, narrow)
+
+
+@cache
+def units_are_narrow() -> bool:
+    """Whether vectors are wider than the units of this machine, as those of 64 bytes on Zen 4: half of one
+    takes half the time."""
+    return profiles.nominal(1).pace < SLOW_PACE
+
+
+def sums_halves() -> bool:
+    """Whether half of a vector is summed where the rest is padding."""
+    return vector_bytes() == WIDE and units_are_narrow()
+
+
+def ends_in_half(filters: int, dtype_bytes: int) -> bool:
+    """Whether half of the last vector of filters is summed."""
+    lanes = simd.lanes(dtype_bytes)
+    return 0 < filters % lanes <= lanes // 2 and sums_halves()
+
+
+def summed_widths(filters: int, count: int, dtype_bytes: int) -> list[tuple[int, float]]:
+    """(panels, vectors of each that are summed): of `panel_widths`, and of the last panel where it ends in
+    half of one."""
+    (wider, wide), (fewer, narrow) = panel_widths(-(-filters // simd.lanes(dtype_bytes)), count)
+    half = ends_in_half(filters, dtype_bytes)
+    if half and wider:
+        found = [(wider - 1, wide), (1, wide - 0.5), (fewer, narrow)]
+    else:
+        found = [(wider, wide), (fewer - half, narrow), (int(half), narrow - 0.5)]
+    return [(n, vectors) for n, vectors in found if n]
 
 
 def panels_of_parts(vectors: int, count: int, parts: int) -> int:

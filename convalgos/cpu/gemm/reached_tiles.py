@@ -79,7 +79,7 @@ def rows_of_block(problem: ConvProblem, panel: int, threads: int) -> int:
     return -(-p.spatial_out[1] // blocks)
 
 
-def reached_cycles(problem: ConvProblem, ends: tuple[int, ...], tile_cycles: Any, vectors: int) -> float:
+def reached_cycles(problem: ConvProblem, ends: tuple[int, ...], tile_cycles: Any, vectors: float) -> float:
     """Of a row of outputs for a panel of so many vectors, by the cycles of a tile."""
     taps = float(np.diff(reached_taps(problem, 1)).mean()) * problem.w_shape[1]  # of a column of the kernel
     columns = np.diff(reached_taps(problem, 2))[list(ends[:-1]), 0]  # (tiles,)

@@ -12,12 +12,11 @@ from functools import cache
 
 import numpy as np
 
-from convalgos.core import profiles
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import strassen_scheme
+from convalgos.cpu.gemm import dealt_panels, strassen_scheme
 from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, row_view
 from convalgos.cpu.gemm.strassen_scheme import SUM_ALONE
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -25,7 +24,6 @@ from convalgos.cpu.vectors import simd
 
 PASS = 0.31  # of L2, for the filters of a pass over a panel
 ROOM = 0.7  # of L2, for the operands of a block
-SLOW_PACE = 0.75  # of products: below, the loads of a tile of one vector of filters are no bottleneck
 LEAST_ROWS = 8  # of a tile: smaller ones read too many filters
 MOST_ROWS = 14  # of a tile; Zen 4, with one vector of filters, where 28 were slower
 FAR = 0.25  # of the last cache: where x and y take more, x comes from memory; and where filters do, these
@@ -166,16 +164,10 @@ class StrassenCut:
 
 
 @cache
-def _loads_hide() -> bool:
-    """Whether products take longer than the loads of a tile of one vector of filters."""
-    return profiles.nominal(1).pace < SLOW_PACE
-
-
-@cache
 def _cycles() -> dict[str, float]:
     """Those of `CYCLES` for this machine; of narrower vectors, of which as many come from the caches in a
     cycle as on Zen 4, the first."""
-    column = int(vector_bytes() == 64 and not _loads_hide())
+    column = int(vector_bytes() == 64 and not dealt_panels.units_are_narrow())
     return {name: found[column] for name, found in CYCLES.items()}
 
 
@@ -191,12 +183,12 @@ def most_rows(vectors: int) -> int:
 
 def vectors_of_tiles() -> tuple[int, ...]:
     """Those that `tile_vectors` may tell on this machine."""
-    return (1,) if _loads_hide() else (1, 2)
+    return (1,) if dealt_panels.units_are_narrow() else (1, 2)
 
 
 def tile_vectors(problem: ConvProblem) -> int:
     """Vectors of filters of a tile."""
-    return 1 if _loads_hide() or problem.gemm_n <= simd.lanes(problem.itemsize) else 2
+    return 1 if dealt_panels.units_are_narrow() or problem.gemm_n <= simd.lanes(problem.itemsize) else 2
 
 
 @cached_by_threads(256)

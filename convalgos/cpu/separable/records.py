@@ -14,7 +14,7 @@ from convalgos.cpu.dwconv.channel_kernels import filter_block
 from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
-from convalgos.cpu.gemm.blocked_tiles import sum_block_tile
+from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
@@ -171,11 +171,11 @@ class BandRecords:
         tables, kinds = _tiles_of(tuple(sorted({*pixels})), part.rows, lanes)
         addresses = {count: self._table(table) for count, table in tables.items()}
         self.tiles[name] = [addresses[count] for count in pixels]
-        kernels = [sum_block_tile(4, lanes, 1, n, v, lanes) for v in part.widths for n in kinds]
+        kernels, last = tile_kernels(p.K, part.panels, FLOAT.itemsize, [(1, n, lanes) for n in kinds])
         values = {
             "unlimited": jit.data_address()(LIMITS), "size": 4, "lanes": lanes, "vectors": part.vectors,
             "panels": part.panels,
-            "kernels": self._table(np.array(kernels, np.int64)), "narrow": len(kinds),
+            "kernels": self._table(kernels), "last_kernels": self._table(last), "narrow": len(kinds),
             "entries": part.entries, "inner": lanes, "whole": p.C // lanes, "rest": p.C % lanes,
             "chunk": part.chunk, "offsets": self._table(offsets),
             "y_block": whole if y_block is None else y_block,

@@ -33,6 +33,7 @@ from convalgos.cpu.gemm import (
     blocked_cut,
     blocked_plan,
     blocked_tiles,
+    dealt_panels,
     gemv,
     lowered_plan,
     lowering,
@@ -221,9 +222,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
     for rows in sorted({rows for _, rows in packed}):
         yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
-    for (vectors, most), step in product(blocked_cut.BLOCKED_TILES[wide].items(), (lanes, 2 * lanes)):
-        for rows in range(most - most // 6, most + 1):
-            yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, rows, vectors, step)
+    yield from _of_blocks(size, lanes)
     for vectors in strassen_cut.vectors_of_tiles():
         for rows in range(1, strassen_cut.most_rows(vectors) + 1):
             yield _kernel(strassen_tiles.sum_step, size, lanes, rows, vectors)
@@ -240,15 +239,19 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(weight_kernels.correlate_taps, size, lanes, rows, columns)
     for few, to_last in product(range(2, reorder.FEW + 1), range(2)):
         yield _kernel(reorder_kernels.reorder_few, size, lanes, few, to_last)
-    for kernel in (
-        reorder_kernels.reorder_rows,
-        reorder_kernels.reorder_pixels,
-        reorder_kernels.reorder_blocks,
-    ):
-        yield _kernel(kernel, size, lanes)
+    for name in ("reorder_rows", "reorder_pixels", "reorder_blocks"):
+        yield _kernel(getattr(reorder_kernels, name), size, lanes)
     yield from _of_output_steps(size, lanes)
     yield from (_kernel(factory, *given) for factory, given in transform_kernels(size, lanes))
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
+
+
+def _of_blocks(size: int, lanes: int) -> Iterator[Kernel]:
+    """Of tiles of blocked layouts."""
+    tiles, halved = blocked_cut.BLOCKED_TILES[size * lanes].items(), range(1 + dealt_panels.sums_halves())
+    for (v, most), *kind in product(tiles, (lanes, 2 * lanes), halved):
+        for n in range(most - most // 6, most + 1):
+            yield _kernel(blocked_tiles.sum_block_tile, size, lanes, 1, n, v, *kind)
 
 
 def _of_copies(size: int, lanes: int) -> Iterator[Kernel]:
