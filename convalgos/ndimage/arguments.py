@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from convalgos.core import arrays, laid_arrays
+from convalgos.core.allocator import new_array
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.errors import read_only
 from convalgos.cpu.layout.turned import copy_turned
@@ -204,9 +205,9 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
     """
     if output is None:
         dtype = np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype
-        return known_calls.new_array(x.shape, dtype)
+        return new_array(x.shape, dtype)
     if isinstance(output, type | np.dtype | str):
-        return known_calls.new_array(x.shape, _output_dtype(output, is_complex))
+        return new_array(x.shape, _output_dtype(output, is_complex))
     array = arrays.writable_view("output", output)
     if array.shape != x.shape:
         raise InvalidArgument(f"output shape not correct: {array.shape} must be that of the input, {x.shape}")
