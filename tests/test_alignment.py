@@ -162,13 +162,14 @@ def test_what_kernels_read_is_laid_out():
         ((2, 70, 61, 67), (0, 2, 3, 1)),
         ((3, 481, 493), (1, 2, 0)),  # of as few channels as are split by shuffles
         ((1, 40, 1, 151, 60), (0, 3, 4, 1, 2)),
-        ((83, 70, 90), (2, 1, 0)),  # no matrices
+        ((83, 70, 90), (2, 1, 0)),  # rows far apart
+        ((7, 90, 5, 191), (3, 2, 1, 0)),
+        ((40, 6, 30, 3, 29), (4, 2, 0, 3, 1)),  # too many axes
         ((701, 1001), (1, 0)),
     ],
 )
 def test_axes_in_another_order(shape, order, dtype):
     memory = np.random.default_rng(3).integers(0, 100, shape).astype(dtype)
-    ca.conv(np.ones((1, 1, 3, 3), "f4"), np.ones((1, 1, 1, 1), "f4"))  # which brings what turns arrays
     turned = memory.transpose(order)
     laid = as_laid(turned)
     assert is_laid(laid.flags)
@@ -177,5 +178,14 @@ def test_axes_in_another_order(shape, order, dtype):
     copy_into(target, laid)
     np.testing.assert_array_equal(target, turned)
     assert not target.flags.c_contiguous
-    matrices = dtype != "c16" and order != (2, 1, 0)
-    assert copy_turned(turned, np.empty_like(laid)) == matrices
+    assert copy_turned(turned, np.empty_like(laid)) == (dtype != "c16" and order != (4, 2, 0, 3, 1))
+
+
+@pytest.mark.parametrize("call", ["ndimage.sobel(x)", "max_pool(x[None, None], 2)"])
+def test_filters_and_pooling_bring_what_turns_arrays(call):
+    code = (
+        "import numpy as np, convalgos as ca; from convalgos.core import laid_arrays\n"
+        "assert not laid_arrays._turning; x = np.ones((8, 8), 'f4'); ca." + call + "\n"
+        "assert laid_arrays._turning"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

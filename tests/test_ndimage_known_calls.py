@@ -274,3 +274,14 @@ def test_footprints_are_told_by_their_elements():
         with pytest.warns(UserWarning, match="ignoring size"):  # each time
             ca.ndimage.maximum_filter(x, 3, first)
     assert len(known_calls._kept) == 2
+
+
+def test_complex_arrays_with_other_values_beyond_imaginary_borders():
+    x = np.random.default_rng(2).standard_normal((2, 9, 11))
+    z, both = (x[0] + 1j * x[1]).astype(np.complex64), (ca.ndimage, scipy.ndimage)
+    for _ in range(3):  # read, told, and known
+        for name, given in (("correlate1d", [1.0, 2.0, 4.0]), ("correlate", [[1.0, 2.0], [3.0, 4.0]])):
+            ours, theirs = (getattr(of, name)(z, given, mode="constant", cval=3 - 5j) for of in both)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+        ours, theirs = (of.uniform_filter(z, 3, mode="constant", cval=2.0) for of in both)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

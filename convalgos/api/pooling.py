@@ -13,7 +13,7 @@ from convalgos.api.gradients import conv_backward_data
 from convalgos.api.pool_kind import PlannedPool, PoolKind
 from convalgos.api.recent_pools import filled, recent_pools, tell_made
 from convalgos.api.types import Array, ArrayLike, Layout, Padding, Sizes
-from convalgos.core import arguments
+from convalgos.core import allocator, arguments
 from convalgos.core.arrays import as_numpy, device_of, like, same_dtype, writable_view
 from convalgos.core.errors import missing, read_only
 from convalgos.core.laid_arrays import as_laid, is_laid
@@ -77,7 +77,7 @@ def max_pool(
     planned = view.planned(kind)
     if not return_indices:
         return _pooled(view, planned, x, out)
-    places = np.empty(planned.y_laid, np.int64)
+    places = allocator.new_array(planned.y_laid, np.dtype(np.int64))
     y = _pooled(view, planned, x, out, places)
     return y, like(view.as_given(places), x)
 
@@ -225,7 +225,7 @@ def avg_pool_backward(
         axis = dim + (1 if last else 2)
         shares /= windows.divisor.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
     if shares.size and problem.tiles and shares.dtype == np.float32 and missing("llvmlite") is None:
-        laid, dx = as_laid(shares), np.empty(shape, np.float32)
+        laid, dx = as_laid(shares), allocator.new_array(shape, shares.dtype)
         UpsamplingPlan(problem.y_shape, problem.kernel, layout).bind(laid, dx).run()
         return _delivered(dx.astype(given.dtype, copy=False), dy, out)
     # each element of x gets the shares of all windows over it: a transposed convolution with ones
@@ -321,7 +321,7 @@ def _result_array(view: _View, shape: tuple[int, ...], out: Any, *read: np.ndarr
         apart = not any(np.may_share_memory(target, array) for array in read)
         if is_laid(target.flags) and target.dtype.isnative and apart:
             return target
-    return np.empty(shape, view.array.dtype)
+    return allocator.new_array(shape, view.array.dtype)
 
 
 def _delivered(result: np.ndarray, given: Any, out: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from convalgos.core import plan_cache
+from convalgos.core.allocator import new_array
 from convalgos.core.setting import setting
 from convalgos.cpu.runtime.recent_calls import RecentCalls
 
@@ -58,7 +59,7 @@ def filled(run: Callable[..., None], shape: tuple[int, ...], dtype: np.dtype) ->
     """Makes an array of this shape that run(first, array, *others) fills."""
 
     def made(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
-        result = np.empty(shape, dtype)
+        result = new_array(shape, dtype)
         run(first, result, *others)
         return result
 

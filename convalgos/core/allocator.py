@@ -10,6 +10,7 @@ nothing to write again.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import sys
 import threading
@@ -25,6 +26,7 @@ from convalgos.core import workspaces
 from convalgos.core.forks import guarded
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+SMALL = 1 << 17  # bytes of a result that may begin anywhere: a place of its own takes 2 us
 LARGE = 1 << 20  # bytes from which on memory is kept,
 MOST = 1 << 26  # up to so much in all (`keep_up_to`),
 IDLE = 4  # and up to so many times what plans keep (`workspaces`), of which the system may take all
@@ -75,6 +77,14 @@ def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(dtype)
+
+
+def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised result; a large one of memory that others before it have left."""
+    count = math.prod(shape)
+    if count * dtype.itemsize < SMALL:
+        return np.empty(shape, dtype)
+    return aligned_empty(count, dtype, idles=True).reshape(shape)
 
 
 def aligned_zeros(count: int, dtype: Any) -> np.ndarray:

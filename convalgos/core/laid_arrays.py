@@ -7,9 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-TURNED = 1 << 19  # bytes from which an array in another order than C's is copied by what turns matrices over,
-LARGE = 1 << 22  # and where nothing does, block by block,
+from convalgos.core.allocator import aligned_empty
+
+TURNED = 1 << 16  # elements from which an array in another order is copied by what turns matrices over,
+LARGE = 1 << 22  # and where nothing does, from so many bytes on block by block,
 BLOCK = 1 << 16  # and elements of such a block: of a cache, and not of pages that each row touches
+KEPT = 1 << 24  # bytes from which copies of rows lie in memory that others before them have left; Zen 4
 
 
 class Flags(Protocol):
@@ -36,10 +39,14 @@ def as_laid(array: np.ndarray) -> np.ndarray:
     if is_laid(array.flags) and array.dtype.isnative:
         return array
     native = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
-    if array.nbytes < TURNED or not _crosses_rows(array):
+    crosses = array.size >= TURNED and _crosses_rows(array)
+    if not crosses and array.nbytes < KEPT:
         return array.astype(native, "C")
-    copied = np.empty(array.shape, native)
-    _copy_across(copied, array)
+    copied = aligned_empty(array.size, native, idles=True).reshape(array.shape)
+    if crosses:
+        _copy_across(copied, array)
+    else:
+        copied[...] = array
     return copied
 
 
@@ -57,7 +64,7 @@ def copy_into(target: np.ndarray, source: np.ndarray) -> np.ndarray:
     """target[...] = source, which is `as_laid`; a target with axes in another order is filled as it lies."""
     order = _as_it_lies(target)
     turned = target.transpose(order)
-    if target.nbytes < TURNED or target.flags.c_contiguous or not is_laid(turned.flags):
+    if target.size < TURNED or target.flags.c_contiguous or not is_laid(turned.flags):
         target[...] = source
     else:
         _copy_across(turned, source.transpose(order))

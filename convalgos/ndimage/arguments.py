@@ -15,9 +15,13 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from convalgos.core import arrays, laid_arrays
+from convalgos.core.allocator import new_array
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.errors import read_only
+from convalgos.cpu.layout.turned import copy_turned
 from convalgos.ndimage import known_calls
+
+laid_arrays.turn_by(copy_turned)
 
 BOUNDARY_OF = {  # SciPy's mode -> the name in `core.boundaries`, which is NumPy's
     "reflect": "symmetric",
@@ -201,9 +205,9 @@ def output_array(output: Any, x: np.ndarray, is_complex: bool = False) -> np.nda
     """
     if output is None:
         dtype = np.promote_types(x.dtype, np.complex64) if is_complex else x.dtype
-        return known_calls.new_array(x.shape, dtype)
+        return new_array(x.shape, dtype)
     if isinstance(output, type | np.dtype | str):
-        return known_calls.new_array(x.shape, _output_dtype(output, is_complex))
+        return new_array(x.shape, _output_dtype(output, is_complex))
     array = arrays.writable_view("output", output)
     if array.shape != x.shape:
         raise InvalidArgument(f"output shape not correct: {array.shape} must be that of the input, {x.shape}")
@@ -264,7 +268,8 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
     if laid and not np.may_share_memory(output, source):
         write(source, output)
     else:
-        output[...] = known_calls.filled_apart(source, output.dtype.newbyteorder("="), write)
+        own = known_calls.filled_apart(source, output.dtype.newbyteorder("="), write)
+        laid_arrays.copy_into(output, own)
     if output.dtype.isnative:
         known_calls.tell_filled(x, output, write)
     return output
@@ -274,26 +279,35 @@ def filled_pairs(
     x: np.ndarray, output: Any, cval: Any, boundaries: Iterable[str],
     write_of: Callable[[Shape, np.dtype, np.dtype, float], known_calls.Write],
 ) -> np.ndarray | None:  # fmt: skip
-    """What `output` names, by what fills real arrays: complex x have a last axis of real and imaginary parts.
+    """What `output` names, by what fills real arrays: complex x have a last axis of real and imaginary
+    parts, or are filtered part by part where other values lie beyond the borders of these.
 
     Args:
         write_of: what fills arrays of a shape, from one dtype to another, with a value beyond the borders.
 
     Returns:
-        None where x is empty, or other values lie beyond the borders of real than of imaginary parts.
+        None where x is empty.
     """
     beyond, imaginary = real_number("cval", np.real(cval)), real_number("cval", np.imag(cval))
     if "constant" not in boundaries:
         beyond = imaginary = 0.0
-    if beyond != imaginary or not x.size:
+    if not x.size:
         return None
     result = output_array(output, x, is_complex=True)
     of, into = x.real.dtype, result.real.dtype.newbyteorder("=")
     shape = (*x.shape, 2)
-    write_real = write_of(shape, of, into, beyond)
+    if beyond == imaginary:
+        write_real = write_of(shape, of, into, beyond)
 
-    def write(x: np.ndarray, y: np.ndarray) -> None:
-        write_real(x.reshape(-1).view(of).reshape(shape), y.reshape(-1).view(into).reshape(shape))
+        def write(x: np.ndarray, y: np.ndarray) -> None:
+            write_real(x.reshape(-1).view(of).reshape(shape), y.reshape(-1).view(into).reshape(shape))
+
+    else:
+        writes = [write_of(x.shape, of, into, value) for value in (beyond, imaginary)]
+
+        def write(x: np.ndarray, y: np.ndarray) -> None:
+            for part, parts, each in zip((x.real, x.imag), (y.real, y.imag), writes, strict=True):
+                parts[...] = known_calls.filled_apart(laid_arrays.as_laid(part), into, each)
 
     return fill(result, x, write)
 

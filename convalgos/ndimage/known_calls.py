@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, ParamSpec
 
 import numpy as np
 
-from convalgos.core import allocator, laid_arrays, plan_cache
+from convalgos.core import laid_arrays, plan_cache
+from convalgos.core.allocator import SMALL, new_array
 from convalgos.core.forks import guarded
 from convalgos.cpu.runtime.array_steps import ArrayRun, array_steps_of
 from convalgos.cpu.runtime.recent_calls import RecentCalls
@@ -31,7 +31,6 @@ MOST = 1 << 18  # bytes of an array of weights that is kept with its call,
 FEW = 1 << 12  # and of one up to which they are not counted by themselves:
 LARGE_COUNT = 16  # calls with more, of which the first goes for one more
 LOOKED_AT = 256  # bytes of many that stand for all in a hash
-SMALL = 1 << 17  # bytes of a result that may begin anywhere: a place of its own takes 2 us
 
 _kept: dict[Hashable, tuple[Write, np.dtype]] = {}
 _all_recent: list[RecentCalls] = []  # of each function (threads, write, dtype of y, where y is or 0)
@@ -170,14 +169,6 @@ def keep_none() -> None:
 
 def _does_more(x: np.ndarray, y: np.ndarray) -> None:
     """Stands beside what fills a result."""
-
-
-def new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Uninitialised; a large one of memory that others before it have left."""
-    count = math.prod(shape)
-    if count * dtype.itemsize < SMALL:
-        return np.empty(shape, dtype)
-    return allocator.aligned_empty(count, dtype, idles=True).reshape(shape)
 
 
 def filled_apart(x: np.ndarray, dtype: np.dtype, write: Write) -> np.ndarray:

@@ -4,6 +4,9 @@ A map lies as (N, blocks, pixels, width): blocks of `width` channels, which is 1
 channels in channels_last, and those of a block in blocked layouts. Work is dealt in units: some pixels of a
 vector of channels. Where a map has whole vectors and squares, the last of them overlap those before; lanes
 beyond the channels are written as 0, and are not read.
+
+Matrices of arrays whose axes lie in another order are turned over, too: of y, C-contiguous, the last axis
+holds the `rows` of x, which lie apart there, and another axis the `columns`, which are neighbours in x.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.plan import arguments
+from convalgos.cpu.runtime.plan import arguments, fields
 from convalgos.cpu.vectors import simd, transpose
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
@@ -225,3 +228,53 @@ def reorder_few(SIZE: int, LANES: int, CHANNELS: int, TO_LAST: int) -> jit.Kerne
                 split_pixels(SIZE, LANES, CHANNELS, x, pixels, y, a.pixels)
 
     return reorder_few
+
+
+# Two axes of matrices: how many, and elements from one to the next in x and in y; the same of rows, which are
+# neighbours in y, and of columns, which are in x; and of a block of a matrix.
+TURN_FIELDS = fields(
+    "x y outer outer_x outer_y inner inner_x inner_y rows x_row columns y_column high wide tasks"
+)
+
+
+@jit.helper
+def turn_block(
+    SIZE: int, LANES: int, x: int, x_row: int, rows: int, columns: int, y: int, y_column: int
+) -> None:
+    """y[j * y_column + i] = x[i * x_row + j] for i < rows, j < columns; the last squares overlap others."""
+    for j in range(0, columns, LANES):
+        if rows >= LANES and columns >= LANES:
+            at_j = min(j, columns - LANES)
+            for i in range(0, rows, LANES):
+                at_i = min(i, rows - LANES)
+                transpose.load_whole_square(
+                    SIZE, LANES, x + (at_i * x_row + at_j) * SIZE, x_row,
+                    y + (at_j * y_column + at_i) * SIZE, y_column,
+                )  # fmt: skip
+        else:
+            for i in range(0, rows, LANES):
+                many = min(LANES, rows - i)
+                turn_square(
+                    SIZE, LANES, x + (i * x_row + j) * SIZE, x_row, many, min(LANES, columns - j),
+                    y + (j * y_column + i) * SIZE, y_column, many,
+                )  # fmt: skip
+
+
+@jit.specialise
+def turn_matrices(SIZE: int, LANES: int) -> jit.Kernel:
+    """Blocks of a task, neighbours in a row of x one after the other."""
+
+    def turn_matrices(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, TURN_FIELDS)[0]
+        down, across = (a.rows + a.high - 1) // a.high, (a.columns + a.wide - 1) // a.wide
+        total = a.outer * down * a.inner * across
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            column, rest = unit % across * a.wide, unit // across
+            inner, rest = rest % a.inner, rest // a.inner
+            row, outer = rest % down * a.high, rest // down
+            x = a.x + (outer * a.outer_x + inner * a.inner_x + row * a.x_row + column) * SIZE
+            y = a.y + (outer * a.outer_y + inner * a.inner_y + column * a.y_column + row) * SIZE
+            rows, columns = min(a.high, a.rows - row), min(a.wide, a.columns - column)
+            turn_block(SIZE, LANES, x, a.x_row, rows, columns, y, a.y_column)
+
+    return turn_matrices

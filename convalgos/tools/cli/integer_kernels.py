@@ -54,7 +54,8 @@ def _of_networks() -> Iterator[Listed]:
     yield byte_kernels.look_up_share, (wide, int(permutes))
     yield byte_kernels.copy_runs, ()
     yield byte_means.mean_share, (lanes,)
-    for kernel in (reorder_kernels.reorder_rows, reorder_kernels.reorder_pixels):
+    turning = reorder_kernels.reorder_rows, reorder_kernels.reorder_pixels, reorder_kernels.turn_matrices
+    for kernel in turning:
         yield kernel, (1, reorder.BYTES)
     for few, to_last in product(range(2, reorder.FEW + 1), (0, 1)):
         yield reorder_kernels.reorder_few, (1, reorder.BYTES, few, to_last)

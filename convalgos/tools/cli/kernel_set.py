@@ -256,6 +256,7 @@ def _of_blocks(size: int, lanes: int) -> Iterator[Kernel]:
 
 def _of_copies(size: int, lanes: int) -> Iterator[Kernel]:
     """Of rows and planes that are copied to scratch, taken apart by a stride."""
+    yield _kernel(reorder_kernels.turn_matrices, size, lanes)
     for factory in (plane_copies.border_pixels, plane_copies.border_transposed):
         yield _kernel(factory, size, lanes, 0)
     for stride in range(1, strided_rows.MOST_STRIDE + 1):
