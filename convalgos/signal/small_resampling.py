@@ -46,7 +46,7 @@ def resampling_call(
     low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
     mixes = None
     if mode in MIXED:
-        if n < 2 and mode != "antisymmetric":
+        if n < 2 and mode not in ("antisymmetric", "line"):
             return None
         mixes = mixed_samples(mode, n, low, high)
     places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
