@@ -253,8 +253,8 @@ def test_booleans(name):
         getattr(ca.signal, name)(np.ones((3, 3), bool), np.ones((2, 2), bool))
 
 
-@pytest.mark.parametrize("mode", ["reflect", "antireflect", "smooth"])
-def test_one_sample_goes_on_as_it_is(mode):
+@pytest.mark.parametrize("mode", ["reflect", "antireflect"])
+def test_one_sample_that_is_mirrored_goes_on_as_it_is(mode):
     for shape in ((3, 1), (3, 2, 2, 1)):
         y = ca.signal.upfirdn([1.0, 1.0], np.ones(shape), 1, 1, mode=mode)
         assert y.shape == (*shape[:-1], 2) and (y == 2).all()

@@ -66,7 +66,7 @@ def halves_widened(x: Any, w: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """Signals whose convolution is of float16, in float32; None of others."""
     if not _has_halves(x, w) or np.result_type(x, w) != np.float16:
         return None
-    if x.ndim != 1 or w.ndim != 1 or not x.size or not w.size:
+    if not 0 < x.ndim == w.ndim or not x.size or not w.size:
         return None
     return x.astype(np.float32), w.astype(np.float32)
 

@@ -117,7 +117,10 @@ def run_as_problem(
         assert out is not None
         plan(images, kernels, out=out.reshape(n, g * k, *whole[len(shape) :]))
         return out
-    parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
+    if parts_w == len(kernels) == 2 and len(convolved) == 1 and plan.algorithm.startswith("cpu.fft"):
+        parts = _by_each_filter(images, kernels, tuple(padding))
+    else:
+        parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
     spatial_out = parts.shape[2:]
     parts = parts.reshape(parts_x, n, g * k, parts_w, *spatial_out)
     y = parts[0, :, :, 0]  # (N, G*K, *spatial_out)
@@ -134,6 +137,16 @@ def real_parts(array: np.ndarray, axis: int) -> np.ndarray:
         return array
     parts = np.stack([array.real, array.imag], axis)
     return parts.reshape(2 * array.shape[0], *array.shape[1:])
+
+
+def _by_each_filter(
+    images: np.ndarray, kernels: np.ndarray, padding: tuple[tuple[int, int], ...]
+) -> np.ndarray:
+    """(L, K, outputs) of lines (L, 1, n) and filters (K, 1, k): transforms of lines, which take one filter."""
+    one = (1, *kernels.shape[1:])
+    plan = signal_plan(images.shape, one, padding, 1, images.dtype.name, "fft", True)
+    assert plan is not None  # as there is one for all filters
+    return np.concatenate([plan(images, kernel.reshape(one)) for kernel in kernels], 1)
 
 
 def all_finite(x: np.ndarray) -> bool:
