@@ -237,22 +237,6 @@ def test_large_integers_of_many_axes():
                     check(ca.signal.convolve(one, two, mode), theirs.astype(char), x_shape, char, mode)
 
 
-@pytest.mark.parametrize("name", ["convolve", "correlate"])
-def test_booleans(name):
-    """Few products, many that are counted, and filters of many taps: 256 true products would count as none."""
-    rng = np.random.default_rng(0)
-    for n, k in ((40, 3), (700, 63), (63, 700), (700, 256), (9, 9)):
-        for x, w in ((rng.random(n) < 0.1, rng.random(k) < 0.3), (np.ones(n, bool), np.ones(k, bool))):
-            for mode, method in itertools.product(MODES, ("auto", "direct")):
-                if mode == "same" and n < k:
-                    continue
-                y = getattr(ca.signal, name)(x, w, mode, method)
-                theirs = getattr(scipy.signal, name)(x, w, mode, method)
-                assert y.dtype == bool and np.array_equal(y, theirs), (n, k, mode, method)
-    with pytest.raises(ValueError, match="Unsupported type"):
-        getattr(ca.signal, name)(np.ones((3, 3), bool), np.ones((2, 2), bool))
-
-
 @pytest.mark.parametrize("mode", ["reflect", "antireflect"])
 def test_one_sample_that_is_mirrored_goes_on_as_it_is(mode):
     for shape in ((3, 1), (3, 2, 2, 1)):

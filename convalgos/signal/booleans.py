@@ -1,4 +1,4 @@
-"""Lines of booleans convolved: an output is true where any product is; integers of a byte count how many are."""
+"""Lines of booleans convolved: an output is true where any product is; integers of a byte count these."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def real_parts(array: np.ndarray, axis: int) -> np.ndarray:
 def _by_each_filter(
     images: np.ndarray, kernels: np.ndarray, padding: tuple[tuple[int, int], ...]
 ) -> np.ndarray:
-    """(L, K, outputs) of lines (L, 1, n) and filters (K, 1, k): transforms of lines, which take one filter."""
+    """(L, K, outputs) of lines (L, 1, n) and filters (K, 1, k): transforms of lines take one filter."""
     one = (1, *kernels.shape[1:])
     plan = signal_plan(images.shape, one, padding, 1, images.dtype.name, "fft", True)
     assert plan is not None  # as there is one for all filters

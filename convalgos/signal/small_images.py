@@ -50,13 +50,10 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0, **other: Any
         ) -> Any:
             in1, in2 = listed_array(in1), listed_array(in2)
-            if isinstance(fillvalue, np.generic):
-                fillvalue = fillvalue.item()
+            fill = fillvalue.item() if isinstance(fillvalue, np.generic) else fillvalue
             if type(mode) is type(boundary) is str and not other:
-                if type(fillvalue) in FILLS and abs(fillvalue) < LARGEST_FILL:
-                    y = _called(
-                        in1, in2, correlates, _bordered, mode, boundary, fillvalue, type(fillvalue)
-                    )
+                if type(fill) in FILLS and abs(fill) < LARGEST_FILL:
+                    y = _called(in1, in2, correlates, _bordered, mode, boundary, fill, type(fill))
                     if y is not None:
                         return y
                 images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
