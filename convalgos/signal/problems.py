@@ -28,6 +28,7 @@ TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
 # rounds them least
 FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
+BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
 FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
@@ -117,7 +118,8 @@ def run_as_problem(
         assert out is not None
         plan(images, kernels, out=out.reshape(n, g * k, *whole[len(shape) :]))
         return out
-    if parts_w == len(kernels) == 2 and len(convolved) == 1 and plan.algorithm.startswith("cpu.fft"):
+    of_lines = parts_w == len(kernels) == 2 and len(convolved) == 1 and plan.algorithm.startswith("cpu.fft")
+    if of_lines and math.prod(plan.problem.y_shape) * images.itemsize <= BYTES_BY_FILTER:
         parts = _by_each_filter(images, kernels, tuple(padding))
     else:
         parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
@@ -146,7 +148,10 @@ def _by_each_filter(
     one = (1, *kernels.shape[1:])
     plan = signal_plan(images.shape, one, padding, 1, images.dtype.name, "fft", True)
     assert plan is not None  # as there is one for all filters
-    return np.concatenate([plan(images, kernel.reshape(one)) for kernel in kernels], 1)
+    y = np.empty((len(kernels), *plan.problem.y_shape), images.dtype)  # (K, L, 1, outputs)
+    for kernel, lines in zip(kernels, y, strict=True):
+        plan(images, kernel.reshape(one), out=lines)
+    return y[:, :, 0].swapaxes(0, 1)
 
 
 def all_finite(x: np.ndarray) -> bool:
