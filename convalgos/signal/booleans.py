@@ -29,4 +29,5 @@ def convolved_booleans(
         w = w[::-1] if correlates else w
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of its modes
         return y
-    return function(x.astype(np.int8), w.astype(np.int8), mode) != 0
+    sums = function(x.astype(np.int8), w.astype(np.int8), mode)
+    return np.not_equal(sums, 0)
