@@ -30,4 +30,5 @@ def convolved_booleans(
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of its modes
         return y
     sums = function(x.astype(np.int8), w.astype(np.int8), mode)
-    return np.not_equal(sums, 0)
+    some: np.ndarray = np.not_equal(sums, 0)
+    return some
