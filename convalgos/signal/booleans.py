@@ -10,7 +10,7 @@ from convalgos.signal.modes import MODES
 
 # Products up to which, and taps from which on, NumPy's loop is faster, which ends at the first true product;
 # Zen 4
-FEW, MANY_TAPS = 1 << 12, 64
+FEW, MANY_TAPS = 1 << 15, 64
 
 
 def convolved_booleans(
