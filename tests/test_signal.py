@@ -321,7 +321,7 @@ def test_nothing_is_left_to_scipy_that_we_can_do(monkeypatch):
                 assert np.abs(y - answer).max() < tolerance * np.abs(answer).max()
     assert ca.signal.convolve(np.ones((3,) * 4), np.ones((2,) * 4)).max() == 16
     with pytest.raises(AssertionError, match="went to SciPy"):
-        ca.signal.convolve(np.ones(3, bool), np.ones(2, bool))
+        ca.signal.convolve(np.ones(3, "g"), np.ones(2, "g"))
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i8", "f4", "f8", "c8", "c16"])

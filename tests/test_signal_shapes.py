@@ -237,15 +237,18 @@ def test_large_integers_of_many_axes():
                     check(ca.signal.convolve(one, two, mode), theirs.astype(char), x_shape, char, mode)
 
 
-def test_booleans():
-    x = np.random.default_rng(0).random(40) < 0.5
-    for name in ("convolve", "correlate"):
-        y, theirs = (getattr(m, name)(x, x[:3], "same") for m in (ca.signal, scipy.signal))
-        assert y.dtype == bool and np.array_equal(y, theirs)
+@pytest.mark.parametrize("mode", ["reflect", "antireflect"])
+def test_one_sample_that_is_mirrored_goes_on_as_it_is(mode):
+    for shape in ((3, 1), (3, 2, 2, 1)):
+        y = ca.signal.upfirdn([1.0, 1.0], np.ones(shape), 1, 1, mode=mode)
+        assert y.shape == (*shape[:-1], 2) and (y == 2).all()
 
 
-def test_one_sample_that_is_mirrored_goes_on_as_it_is():
-    assert ca.signal.upfirdn([1.0, 1.0], np.ones((3, 1)), 1, 1, mode="antireflect").tolist() == [[2, 2]] * 3
+def test_the_line_through_one_sample_is_none():
+    for chars, (up, down), taps in itertools.product(("dd", "fF", "Dd"), ((1, 1), (3, 2)), (1, 2, 7)):
+        h, x = array((taps,), chars[0], 1), array((2, 1), chars[1], 2)
+        y, theirs = (m.upfirdn(h, x, up, down, mode="line") for m in (ca.signal, scipy.signal))
+        assert y.dtype == theirs.dtype and np.allclose(y, theirs, equal_nan=True), (chars, up, taps)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -163,6 +163,8 @@ SEPARABLE = [
     "ddd",
     "dff",
     "dfd",
+    "ldd",
+    "Lfd",
     "FFF",
     "Fff",
     "FfF",

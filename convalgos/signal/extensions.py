@@ -53,14 +53,16 @@ def with_extension(x: np.ndarray, axis: int, low: int, high: int, mode: str, val
 def mixed_samples(mode: str, n: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
     """(low + high, SAMPLES) twice: the sums of which samples, times what, lie before and behind n of them.
 
-    At least two; those times 0 are last. These are straight lines through two samples of an end or both
-    ends, or mirror images of the other sign: without the sample at the end, or around it, where that of an
-    image is mirrored again.
+    n is at least two but in modes "antisymmetric" and "line"; samples times 0 are last. The
+    sums are straight lines through two samples of an end or both ends, or mirror images of the other sign:
+    without the sample at the end, or around it, where that of an image is mirrored again.
     """
     at = np.concatenate([np.arange(-low, 0), np.arange(n, n + high)])
     places, weights = np.zeros((len(at), SAMPLES), np.int64), np.zeros((len(at), SAMPLES))
     places[:, 1], places[:, 2] = 0, n - 1
-    if mode == "antisymmetric":
+    if mode == "line" and n == 1:  # of no slope, as SciPy has it
+        weights[:, 0] = np.nan
+    elif mode == "antisymmetric":
         turned = at % (2 * n) >= n
         places[:, 0] = np.where(turned, 2 * n - 1 - at % (2 * n), at % (2 * n))
         weights[:, 0] = np.where(turned, -1, 1)

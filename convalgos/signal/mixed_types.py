@@ -29,7 +29,8 @@ def promoted(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.d
     wide = _promoted(x.dtype.char + w.dtype.char)
     if wide is None or (wide.kind == "c" and w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
         return None
-    return x.astype(wide, copy=False), w.astype(wide, copy=False), wide
+    # to ask NumPy for no copy takes as long as a small one
+    return x if x.dtype is wide else x.astype(wide), w if w.dtype is wide else w.astype(wide), wide
 
 
 def filter_in_common(h: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
@@ -65,7 +66,7 @@ def halves_widened(x: Any, w: Any) -> tuple[np.ndarray, np.ndarray] | None:
     """Signals whose convolution is of float16, in float32; None of others."""
     if not _has_halves(x, w) or np.result_type(x, w) != np.float16:
         return None
-    if x.ndim != 1 or w.ndim != 1 or not x.size or not w.size:
+    if not 0 < x.ndim == w.ndim or not x.size or not w.size:
         return None
     return x.astype(np.float32), w.astype(np.float32)
 

@@ -28,6 +28,7 @@ TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
 # rounds them least
 FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
+BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
 FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
@@ -117,7 +118,11 @@ def run_as_problem(
         assert out is not None
         plan(images, kernels, out=out.reshape(n, g * k, *whole[len(shape) :]))
         return out
-    parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
+    of_lines = parts_w == len(kernels) == 2 and len(convolved) == 1 and plan.algorithm.startswith("cpu.fft")
+    if of_lines and math.prod(plan.problem.y_shape) * images.itemsize <= BYTES_BY_FILTER:
+        parts = _by_each_filter(images, kernels, tuple(padding))
+    else:
+        parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
     spatial_out = parts.shape[2:]
     parts = parts.reshape(parts_x, n, g * k, parts_w, *spatial_out)
     y = parts[0, :, :, 0]  # (N, G*K, *spatial_out)
@@ -134,6 +139,19 @@ def real_parts(array: np.ndarray, axis: int) -> np.ndarray:
         return array
     parts = np.stack([array.real, array.imag], axis)
     return parts.reshape(2 * array.shape[0], *array.shape[1:])
+
+
+def _by_each_filter(
+    images: np.ndarray, kernels: np.ndarray, padding: tuple[tuple[int, int], ...]
+) -> np.ndarray:
+    """(L, K, outputs) of lines (L, 1, n) and filters (K, 1, k): transforms of lines take one filter."""
+    one = (1, *kernels.shape[1:])
+    plan = signal_plan(images.shape, one, padding, 1, images.dtype.name, "fft", True)
+    assert plan is not None  # as there is one for all filters
+    y = np.empty((len(kernels), *plan.problem.y_shape), images.dtype)  # (K, L, 1, outputs)
+    for kernel, lines in zip(kernels, y, strict=True):
+        plan(images, kernel.reshape(one), out=lines)
+    return y[:, :, 0].swapaxes(0, 1)
 
 
 def all_finite(x: np.ndarray) -> bool:

@@ -40,7 +40,6 @@ MODES = (
     "antireflect",
     "line",
 )
-MIRRORS = ("reflect", "antireflect")  # which SciPy divides by zero for, where there is one sample
 BACKGROUNDS: dict[str, Callable[..., Any]] = {
     "mean": np.mean,
     "median": np.median,
@@ -79,7 +78,7 @@ def upfirdn(
         >>> ca.signal.upfirdn([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], up=3)
         array([1., 1., 1., 2., 2., 2., 3., 3., 3.])
     """
-    if isinstance(mode, str) and mode.lower() in MIRRORS and _is_one_sample(x, axis):
+    if isinstance(mode, str) and mode.lower() in small_lines.MIRRORS and _is_one_sample(x, axis):
         return upfirdn(h, x, up, down, axis, "edge", cval)
     taps, signal = plain(h), plain(x)
     if taps is None or signal is None or taps.ndim != 1 or not taps.size or not signal.size:

@@ -53,7 +53,7 @@ def small_call(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *gi
 
 
 def small(
-    dtype: np.dtype, w_shape: Sequence[int], sources: list[np.ndarray], turned: bool, fill: float = 0,
+    dtype: np.dtype, w_shape: Sequence[int], sources: list[np.ndarray], turned: bool, fill: complex = 0,
     x_shape: Sequence[int] = (),
 ) -> Small | None:  # fmt: skip
     """What `SmallWindows` is made of; None of more products than are fast."""

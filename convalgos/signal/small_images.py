@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.signal.booleans import convolved_booleans
 from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
 from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.small_calls import (
@@ -35,6 +36,7 @@ FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
+FILLS = (int, float, complex)
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
 
@@ -48,13 +50,12 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             in1: Any, in2: Any, mode: Any = "full", boundary: Any = "fill", fillvalue: Any = 0, **other: Any
         ) -> Any:
             in1, in2 = listed_array(in1), listed_array(in2)
-            plain = type(fillvalue) in (int, float) and abs(fillvalue) < LARGEST_FILL and not other
-            if plain and type(mode) is type(boundary) is str:
-                y = _called(
-                    in1, in2, correlates, _bordered, mode, boundary, fillvalue, type(fillvalue) is int
-                )
-                if y is not None:
-                    return y
+            fill = fillvalue.item() if isinstance(fillvalue, np.generic) else fillvalue
+            if type(mode) is type(boundary) is str and not other:
+                if type(fill) in FILLS and abs(fill) < LARGEST_FILL:
+                    y = _called(in1, in2, correlates, _bordered, mode, boundary, fill, type(fill))
+                    if y is not None:
+                        return y
                 images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
                 if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
                     return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
@@ -80,6 +81,10 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 y = convolved_small(in1, in2, mode, correlates)
                 if y is not None:
                     return y
+                if are_booleans(in1, in2):
+                    y = convolved_booleans(in1, in2, mode, correlates, function)
+                    if y is not None:
+                        return y
                 if (few := _few_products(in1, in2, mode)) is not None:
                     return getattr(scipy.signal, function.__name__)(*few, mode, "direct")
                 if mode != "valid" and _has_many_axes(in1, in2):
@@ -87,6 +92,10 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
             if not other and are_booleans(in1, in2):
                 return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and (halves := halves_widened(in1, in2)) is not None:
+                if in1.ndim > 1 and method == "auto":
+                    method = scipy.signal.choose_conv_method(in1, in2, mode)
+                if in1.ndim > 1 and method != "fft":  # SciPy sums no such numbers
+                    return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
                 with np.errstate(over="ignore"):
                     return short(*halves, mode, method).astype(np.float16)
             return function(in1, in2, mode, method, **other)
@@ -150,7 +159,7 @@ def _called(
     if correlates and dtype.kind == "c":
         if known.swapped and make is _bordered:
             x = x.conj()  # as SciPy does, which swaps first
-        else:
+        elif in2.dtype.kind == "c":  # of what was real it is another copy
             w = w.conj()
     if known.swapped:
         x, w = np.flip(w) if correlates else w, x
@@ -165,9 +174,11 @@ def _rows(x: np.ndarray) -> np.ndarray:
 
 def _bordered(
     dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str,
-    boundary: str, fill: float, is_whole: bool,
+    boundary: str, fill: Any, of_fill: type,
 ) -> Small | None:  # fmt: skip
-    if dtype.kind in "iu" and not (is_whole and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max):
+    if dtype.kind in "iu" and not (of_fill is int and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max):
+        return None
+    if of_fill is complex and dtype.kind != "c":
         return None
     if len(x_shape) != 2 or len(w_shape) != 2 or 0 in x_shape or 0 in w_shape:
         return None

@@ -15,7 +15,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.machine import vector_bytes
 from convalgos.signal.extensions import MIXED
 from convalgos.signal.line_plans import filtered_lines
-from convalgos.signal.lines import BARE
+from convalgos.signal.lines import BARE, TAPS, summed_along
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
 from convalgos.signal.small_calls import (
     NEW,
@@ -32,9 +32,9 @@ from convalgos.signal.small_resampling import resampling_call
 # `BARE` taps of more samples; Sapphire Rapids
 PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
-LONG_COLUMNS = 1 << 10  # elements of columns that fill little of a vector; Sapphire Rapids
+LONG_COLUMNS = 1 << 10  # elements of columns that fill no vector, from which on a pass is faster; Zen 4
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
-LINES = ("smooth", "line")  # modes in which a single sample goes on as only SciPy knows
+MIRRORS = frozenset(("reflect", "antireflect"))  # which SciPy divides by zero for, where there is one sample
 OPTIONS = frozenset(("axis", "mode", "cval"))
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 
@@ -67,12 +67,12 @@ def small_resampled(function: Function) -> Function:
         h, x = listed_array(h), listed_array(x)
         if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and h.ndim == 1 <= x.ndim:
             axis, mode = _axis_and_mode(x, options, other) if options or other else (x.ndim - 1, "constant")
+            if mode == "smooth" and x.shape[axis] == 1:  # which goes on as only SciPy knows
+                return scipy.signal.upfirdn(h, x, up, down, *options, **other)
             if mode is not None:
                 y = _resampled(h, x, up, down, axis, mode)
                 if y is not None:
                     return y
-                if mode in LINES and x.shape[axis] == 1:
-                    return scipy.signal.upfirdn(h, x, up, down, *options, **other)
         return function(h, x, up, down, *options, **other)
 
     return short
@@ -101,7 +101,10 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None
     h, x, wide = common
     if axis in (-1, x.ndim - 1) and (y := filtered_lines(x, h, 0, x.shape[-1])) is not None:
         return y
-    return _kept_lines(h, x, wide, axis, 0)
+    y = _kept_lines(h, x, wide, axis, 0)
+    if y is None and x.size and 1 < h.size <= min(TAPS, x.shape[axis]):
+        y = summed_along(x, h[::-1], axis % x.ndim, h.size - 1)
+    return y
 
 
 def _in_common(
@@ -189,7 +192,7 @@ def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any
     )
     if not known or value or type(axis) is not int or not -x.ndim <= axis < x.ndim or mode not in EXTENSIONS:
         return 0, None
-    if mode == "reflect" and x.shape[axis] == 1:
+    if mode in MIRRORS and x.shape[axis] == 1:
         mode = "edge"
     return axis % x.ndim, mode
 
@@ -234,7 +237,7 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int, m
     if behind == 1:
         made = small(dtype, (1, taps), [np.arange(ahead), along], True)
         return made and made._replace(shape=(ahead, n))
-    if ahead * n > LONG_COLUMNS and behind * dtype.itemsize <= vector_bytes() // 4:
+    if ahead * n > LONG_COLUMNS and behind * dtype.itemsize < vector_bytes():
         return None
     if ahead == 1:
         made = small(dtype, (taps, 1), [along, np.arange(behind)], True)

@@ -19,6 +19,7 @@ from convalgos.signal.small_calls import Function, Small, sources
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
 # Sapphire Rapids, two threads
 BYTES_OF_RATES, BYTES_OF_LINE = 1 << 29, 1 << 22
+SHARE_TURNED = 0.75  # of the time of other ways that lines which lie apart may take as columns; Zen 4
 
 Way = type[ColumnRates] | type[DecimatedSums] | type[SmallRates]
 
@@ -46,7 +47,7 @@ def resampling_call(
     low, high = (taps - 1) // up, max(0, (outputs - 1) * down // up + 1 - n)
     mixes = None
     if mode in MIXED:
-        if n < 2 and mode != "antisymmetric":
+        if n < 2 and mode not in ("antisymmetric", "line"):
             return None
         mixes = mixed_samples(mode, n, low, high)
     places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
@@ -55,6 +56,10 @@ def resampling_call(
         of_filter, 1 if of_filter is dtype else 2, counts, n, x_steps, (taps, common), up, down, outputs,
         y_steps, (places[:low], places[low + n :]), mixes,
     )  # fmt: skip
+    if not are_columns(rates) and are_columns(turned := _turned(rates)):
+        others = min(seconds_of_dots(rates), seconds_of_phases(rates))
+        if seconds_of_columns(turned) < SHARE_TURNED * others:
+            rates = turned
     way = fastest_way(rates)
     if n * dtype.itemsize > BYTES_OF_LINE and way is not ColumnRates:
         if way is not DecimatedSums or not rates.end_in_zeros:
@@ -106,6 +111,15 @@ def _lines(
     if abs(x_steps[0]) < abs(x_steps[1]) and counts[0] > 1:
         counts, x_steps, y_steps = counts[::-1], x_steps[::-1], y_steps[::-1]
     return (counts[0], counts[1]), (x_steps[0], x_steps[1], x_step), (y_steps[0], y_steps[1], y_step)
+
+
+def _turned(rates: Rates) -> Rates:
+    """The same with the lines of a plane for planes: few lines lie side by side, and more of them apart."""
+    x_plane, x_line, x_step = rates.x_steps
+    y_plane, y_line, y_step = rates.y_steps
+    return rates._replace(
+        counts=rates.counts[::-1], x_steps=(x_line, x_plane, x_step), y_steps=(y_line, y_plane, y_step)
+    )
 
 
 def _of_neighbours(function: Function, axis: int) -> Function:

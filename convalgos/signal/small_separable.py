@@ -12,7 +12,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.filtering.separable_calls import SeparableCalls, filter_separable
+from convalgos.cpu.filtering.separable_calls import INT64_CHAR, SeparableCalls, filter_separable
 from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
 
@@ -21,7 +21,8 @@ BYTES = 3 << 16  # of an image, from which on a plan is faster; Sapphire Rapids,
 BYTES_UPRIGHT = 1 << 24  # products of a narrow one, times the bytes of each; Sapphire Rapids, two threads
 NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 SINGLE_TAPS = 1 << 12  # pixels from which on NumPy multiplies them by single taps; Sapphire Rapids
-OF_INTEGERS = {"b": "f", "B": "f", "h": "f", "H": "f", "i": "d"}  # types of results
+OF_INTEGERS = {"b": "f", "B": "f", "h": "f", "H": "f", "i": "d", INT64_CHAR: "d"}  # types of results
+CONVERTED = {char: "d" for char in "IlLqQ" if char not in OF_INTEGERS}  # by NumPy, before the call
 OF_TAPS = {"f": "f", "d": "fd", "F": "fF", "D": "fdD"}  # types of filters, by those of results
 
 
@@ -42,6 +43,8 @@ def small_both_axes(function: Function) -> Function:
         """A call that is not known."""
         nonlocal calls, call, address
         if type(input) is type(hrow) is type(hcol) is np.ndarray and input.ndim == 2:
+            if (char := CONVERTED.get(input.dtype.char)) is not None:
+                return short(input.astype(char), hrow, hcol)
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
                 with lock:
                     if calls is None:

@@ -35,8 +35,9 @@ from convalgos.cpu.vectors.simd import Value, carray, external, intrinsic, ir, p
 SIZES = array_calls.SIZES
 SLOTS = 1024  # calls that are known, a power of two
 AGAIN = 16  # times that others must ask for the slot of a known call, which takes as long as some of them
-KINDS = "bBhHifd"  # types of numbers that are converted
-NOT, INT8, UINT8, INT16, UINT16, INT32, SINGLE, DOUBLE = range(-1, 7)
+INT64_CHAR = np.dtype(np.int64).char  # "l", or "q" where C's long has 32 bits
+KINDS = "bBhHifd" + INT64_CHAR  # types of numbers that are converted
+NOT, INT8, UINT8, INT16, UINT16, INT32, SINGLE, DOUBLE, INT64 = range(-1, 8)
 TABLE = fields("array new entries")
 # Types, as `type_word` tells, and sizes of the image and of the filters; the result's type, with its bytes,
 # and those of a real number in it; what is converted from which kind, or `NOT`, and to where; the record of
@@ -88,6 +89,8 @@ def convert_number(kind: int, part: int, target: int, source: int) -> None:
             number = carray(pointer(source), 1, np.int16)[0]
         elif kind == UINT16:
             number = carray(pointer(source), 1, np.uint16)[0]
+        elif kind == INT64:
+            number = word_of(source)
         else:
             number = carray(pointer(source), 1, np.int32)[0]
         store_integer(part, target, number)

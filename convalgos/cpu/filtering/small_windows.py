@@ -197,7 +197,7 @@ class SmallWindows:
 
     def __init__(
         self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool,
-        fill: float = 0, x_shape: Sequence[int] = (),
+        fill: complex = 0, x_shape: Sequence[int] = (),
     ):  # fmt: skip
         self.dtype = dtype
         self.shape = tuple(len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True))

@@ -1,0 +1,109 @@
+"""Signals of types that are rare, and of several types at once, against SciPy's."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.signal
+
+import convalgos as ca
+from convalgos.signal import problems, small_calls
+
+MODES = ("full", "same", "valid")
+FILLS = (1, 2.5, 1.5j, np.float64(0.5), np.float32(2), np.complex128(1 - 2j))
+
+
+def array(shape, char, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(shape)
+    return (values + 1j * rng.standard_normal(shape) if char in "FD" else values).astype(char)
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+def test_booleans(name):
+    """Few products, many that are counted, and filters of many taps: 256 true ones would count as none."""
+    rng = np.random.default_rng(0)
+    for n, k in ((40, 3), (700, 63), (63, 700), (700, 256), (9, 9)):
+        for x, w in ((rng.random(n) < 0.1, rng.random(k) < 0.3), (np.ones(n, bool), np.ones(k, bool))):
+            for mode, method in itertools.product(MODES, ("auto", "direct")):
+                if mode == "same" and n < k:
+                    continue
+                y = getattr(ca.signal, name)(x, w, mode, method)
+                theirs = getattr(scipy.signal, name)(x, w, mode, method)
+                assert y.dtype == bool and np.array_equal(y, theirs), (n, k, mode, method)
+    with pytest.raises(ValueError, match="Unsupported type"):
+        getattr(ca.signal, name)(np.ones((3, 3), bool), np.ones((2, 2), bool))
+
+
+@pytest.mark.parametrize("chars", ["dd", "dD", "DD", "fF", "Ff"])
+def test_fill_values_of_all_types(chars):
+    """Those of one value in several types, too, of which only complex images hold the complex one."""
+    x, w = array((9, 7), chars[0], 1), array((3, 4), chars[1], 2)
+    for name, fill in itertools.product(("convolve2d", "correlate2d"), (*FILLS, 1.0, 1 + 0j)):
+        answers = []
+        for m in (ca.signal, scipy.signal):
+            try:
+                answers.append(getattr(m, name)(x, w, "full", "fill", fill))
+            except (TypeError, ValueError) as error:
+                answers.append(type(error))
+        y, theirs = answers
+        if isinstance(theirs, type):
+            assert y is theirs, (name, fill)
+        else:
+            assert y.dtype == theirs.dtype and np.allclose(y, theirs, atol=1e-5), (name, fill)
+
+
+def test_fill_values_of_complex_images_are_compiled(monkeypatch):
+    x, w = array((9, 7), "D", 1), array((3, 4), "d", 2)
+    theirs = [scipy.signal.convolve2d(x, w, fillvalue=fill) for fill in FILLS]
+    monkeypatch.setattr(scipy.signal, "convolve2d", None)
+    for fill, wanted in zip(FILLS, theirs, strict=True):
+        assert np.allclose(ca.signal.convolve2d(x, w, fillvalue=fill), wanted)
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+def test_halves_of_several_axes(name, monkeypatch):
+    """What SciPy transforms, ours does; what it refuses to sum is refused."""
+    x, w = array((40, 60), "e", 1), array((30, 20), "e", 2)
+    cases = list(itertools.product(MODES, ("auto", "fft")))
+    theirs = [getattr(scipy.signal, name)(x, w, *case) for case in cases]
+    with pytest.raises(ValueError, match="Unsupported type"):
+        getattr(ca.signal, name)(x, w, "full", "direct")
+    monkeypatch.setattr(scipy.signal, name, None)
+    for case, wanted in zip(cases, theirs, strict=True):
+        y = getattr(ca.signal, name)(x, w, *case)
+        assert (y.shape, y.dtype) == (wanted.shape, wanted.dtype)
+        assert abs(y.astype("d") - wanted).max() <= 2e-3 * abs(wanted.astype("d")).max()
+
+
+@pytest.mark.parametrize("chars", ["dD", "fF"])
+def test_complex_filters_of_lines_are_transformed_one_by_one(chars, monkeypatch):
+    calls, whole = [], problems._by_each_filter
+    monkeypatch.setattr(problems, "_by_each_filter", lambda *given: calls.append(1) or whole(*given))
+    for n, k, lines in ((6089, 62, ()), (3000, 300, (2,))):
+        x, w = array((*lines, n), chars[0], 1), array(((1,) * len(lines)) + (k,), chars[1], 2)
+        for mode in MODES:
+            y, theirs = (m.fftconvolve(x, w, mode, -1) for m in (ca.signal, scipy.signal))
+            bound = (1e-12 if chars[1] == "D" else 1e-5) * abs(theirs).max()
+            assert y.dtype == theirs.dtype and abs(y - theirs).max() <= bound, (n, mode)
+    assert calls
+
+
+@pytest.mark.parametrize("chars", ["dd", "ff", "FF", "Ff", "eh"])
+def test_long_columns_that_fill_no_vector(chars):
+    """They go by one pass, whether columns lie side by side or apart; what is not finite stays in its own."""
+    small_calls.known_calls.clear()
+    for shape, axis in (((1500, 2), 0), ((1, 1600, 3), 1), ((3, 700, 2), 1), ((2, 900, 3), -2)):
+        h, x = array((5,), chars[1], 1), array(shape, chars[0], 2)
+        x.reshape(-1)[500] = np.inf
+        for lines in (x, np.asfortranarray(x)):
+            with np.errstate(all="ignore"):
+                y, theirs = (m.lfilter(h, 1.0, lines, axis) for m in (ca.signal, scipy.signal))
+            assert y.dtype == theirs.dtype and y.shape == theirs.shape
+            assert np.array_equal(np.isfinite(y), np.isfinite(theirs)), (shape, axis)
+            finite = np.isfinite(theirs)
+            assert np.allclose(y[finite], theirs[finite], atol=1e-4), (shape, axis)
+        if chars != "eh":
+            h[2] = np.nan  # which spreads as in SciPy
+            y, theirs = (m.lfilter(h, 1.0, x, axis) for m in (ca.signal, scipy.signal))
+            assert np.array_equal(np.isnan(y), np.isnan(theirs))
