@@ -145,7 +145,7 @@ def test_every_factory_of_kernels_is_listed():
     assert {module for module, _ in apart} == APART.keys()
     for form, drivers in split_kernels.DRIVERS.items():
         if reason := form.engine.missing():
-            split = {(f.__module__, f.__name__) for f in (*drivers, split_kernels.TILE_SUMS[form])}
+            split = {(f.__module__, f.__name__) for f in (*drivers, *split_kernels.TILE_SUMS[form])}
             assert not split & listed, reason
             listed |= split | {(f.__module__, f.__name__) for f in split_kernels.PACKING}
     if not sums_words():

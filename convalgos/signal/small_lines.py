@@ -96,6 +96,9 @@ def small_unchanged(function: Function) -> Function:
 
 def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None:
     """x filtered along an axis by b (k,) / a; None where a is not one number, or nothing is kept."""
+    if x.ndim > 1 and x.flags.fnc:  # whose first axis is the last of an array in C order
+        y = _lines(b, a, x.T, x.ndim - 1 - axis % x.ndim)
+        return None if y is None else y.T
     if (common := _in_common(b, a, x)) is None:
         return None
     h, x, wide = common

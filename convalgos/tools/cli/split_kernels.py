@@ -23,7 +23,10 @@ DRIVERS = {
     DIGITS: (digit_driver.sum_digits, digit_products.multiply_digits),
 }
 PACKING = split_filter.pack_split, split_filters.transform_split
-TILE_SUMS = {BRAIN_FLOATS: split_tiles.sum_split_tiles, DIGITS: digit_tiles.sum_digit_tiles}
+TILE_SUMS = {
+    BRAIN_FLOATS: (split_tiles.sum_split_tiles,),
+    DIGITS: (digit_tiles.sum_digit_tiles, streamed_digits.stream_digits),
+}
 
 
 def split_kernels(lanes: int) -> Iterator[Compiled]:
@@ -32,8 +35,5 @@ def split_kernels(lanes: int) -> Iterator[Compiled]:
     for form in (form for form in TILE_SUMS if form.engine.missing() is None):
         yield from ((factory, ()) for factory in DRIVERS[form])
         yield from ((factory, (form.channels, int(form.scaled))) for factory in PACKING)
-        yield from ((TILE_SUMS[form], (lanes, *tiles)) for tiles in product(across, repeat=2))
-        if form is DIGITS:
-            yield from (
-                (streamed_digits.stream_digits, (lanes, *tiles)) for tiles in product(across, repeat=2)
-            )
+        tiles = product(across, repeat=2)
+        yield from ((factory, (lanes, *tile)) for tile, factory in product(tiles, TILE_SUMS[form]))
