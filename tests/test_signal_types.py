@@ -107,3 +107,30 @@ def test_long_columns_that_fill_no_vector(chars):
             h[2] = np.nan  # which spreads as in SciPy
             y, theirs = (m.lfilter(h, 1.0, x, axis) for m in (ca.signal, scipy.signal))
             assert np.array_equal(np.isnan(y), np.isnan(theirs))
+
+
+@pytest.mark.parametrize("chars", ["dd", "ff", "fd", "DD", "Fd"])
+def test_states_of_long_columns(chars):
+    """What is held before and behind columns that fill no vector, in any order of the axes, is SciPy's."""
+    small_calls.known_calls.clear()
+    for shape, axis in (((1500, 2), 0), ((3, 700, 2), 1), ((900, 3, 2), 0)):
+        x, h = array(shape, chars[0], 1), array((6,), chars[1], 2)
+        held = [5 if i == axis else n for i, n in enumerate(shape)]
+        shared = [5 if i == axis else 1 for i in range(len(shape))]
+        for lines in (
+            x,
+            np.asfortranarray(x),
+            np.repeat(x, 2, axis)[(slice(None),) * axis + (slice(0, None, 2),)],
+        ):
+            for zi in (
+                array(held, chars[0], 3),
+                array(shared, chars[1], 4),
+                np.asfortranarray(array(held, "d", 5)),
+            ):
+                ours, theirs = (m.lfilter(h, 2.0, lines, axis, zi) for m in (ca.signal, scipy.signal))
+                for y, wanted in zip(ours, theirs, strict=True):
+                    assert (y.shape, y.dtype) == (wanted.shape, wanted.dtype), (shape, axis)
+                    assert np.allclose(y, wanted, atol=1e-4 if chars[0] in "fF" else 1e-12), (shape, axis)
+        assert np.allclose(
+            *(m.filtfilt(h, 1.0, np.asfortranarray(x), axis) for m in (ca.signal, scipy.signal)), atol=1e-3
+        )

@@ -32,6 +32,9 @@ def filtered(
     Both are of one precision, real or complex. `out` itself where a plan writes there at once, else a new
     array; None where there is no plan for it.
     """
+    if out is None and x.ndim > 1 and x.flags.fnc:  # whose first axis is the last of an array in C order
+        turned = filtered(x.T, h, x.ndim - 1 - axis, first, count)
+        return None if turned is None else turned.T
     n, k = x.shape[axis], h.size
     lines = x.size // n
     if k == 1 and (first, count) == (0, n):

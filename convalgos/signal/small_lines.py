@@ -160,6 +160,9 @@ def _with_state(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """x filtered by b (k,) / a, which held zi (k - 1 along the axis), and what it holds then; or None."""
     k, n = b.size, x.shape[axis]
+    if x.ndim > 1 and x.flags.fnc and type(zi) is np.ndarray and zi.ndim == x.ndim:
+        both = _with_state(b, a, x.T, x.ndim - 1 - axis % x.ndim, zi.T)
+        return None if both is None else (both[0].T, both[1].T)
     if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or not x.size:
         return None
     if (k == 1 and x.size > FEW_SCALED) or (common := _in_common(b, a, x, zi.dtype.char)) is None:
@@ -175,6 +178,8 @@ def _with_state(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):
         y = _kept_lines(*common, axis, k - 1)  # (..., n + k - 1, ...)
+        if y is None and 1 < k <= min(TAPS, n):
+            return _columns_with_state(*common, axis % x.ndim, zi)
     else:
         return None
     if y is None:
@@ -182,6 +187,20 @@ def _with_state(
     ahead = (slice(None),) * (axis % x.ndim)
     y[(*ahead, slice(k - 1))] += zi
     return y[(*ahead, slice(n))], y[(*ahead, slice(n, None))]
+
+
+def _columns_with_state(
+    h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, zi: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """`_with_state` of columns that fill no vector: a pass over them, and what their last samples leave."""
+    ahead, k = (slice(None),) * axis, h.size
+    last = np.ascontiguousarray(x[(*ahead, slice(x.shape[axis] - k + 1, None))])  # (..., k - 1, ...)
+    left = _kept_lines(h, last, wide, axis, k - 1)
+    y = None if left is None else summed_along(x, h[::-1], axis, k - 1)
+    if left is None or y is None:
+        return None
+    y[(*ahead, slice(k - 1))] += zi
+    return y, left[(*ahead, slice(k - 1, None))]
 
 
 def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any]) -> tuple[int, str | None]:
