@@ -13,6 +13,7 @@ import pytest
 import convalgos as ca
 from convalgos.api import pool_kind
 from convalgos.core import layouts
+from convalgos.core.laid_arrays import as_laid
 from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
@@ -23,6 +24,7 @@ from convalgos.cpu.pooling import (
     gradient_plan,
     phase_plan,
     places_plan,
+    plan,
     separable_plan,
     unit_groups,
 )
@@ -142,6 +144,27 @@ def test_windows_of_slices(layout, monkeypatch):
     for reduction in ("max", "mean"):
         of = {"padding": (1, 0, 0), "stride": (1, 2, 1), "reduction": reduction, "layout": layout}
         check(PoolProblem.of((2, 3, 1, 10, 11), (2, 3, 3), **of))
+
+
+@pytest.mark.parametrize(("dtype", "reduction"), [("float32", "max"), ("bfloat16", "mean"), ("int8", "max")])
+def test_windows_over_slices_first(dtype, reduction, monkeypatch):
+    """Of rows of some vectors, or tall windows; with padding, dilation and bands of both strides."""
+    ran = []
+    kernel = plan.pool_slices
+    monkeypatch.setattr(plan, "pool_slices", lambda *kinds: ran.append(kinds) or kernel(*kinds))
+    for shape, size, more in (
+        ((2, 3, 7, 9, 18), 3, {"padding": 1, "stride": 1}),
+        ((1, 2, 8, 7, 37), (3, 2, 5), {"padding": (1, 0, 2), "stride": (2, 1, 3)}),
+        ((1, 1, 9, 10, 70), (4, 5, 2), {"stride": (3, 2, 1), "dilation": (1, 2, 1), "ceil_mode": True}),
+    ):
+        ran.clear()
+        p = PoolProblem.of(shape, size, reduction=reduction, dtype=dtype, **more)
+        x, y = drawn(p.x_shape, dtype), np.empty(p.y_shape, of_dtype(dtype))
+        PoolPlan(p).run(as_laid(x), as_laid(y))
+        assert ran
+        bound = TOLERANCE.get(dtype, 0)
+        expected = by_definition(x, p)[0]
+        np.testing.assert_allclose(y.astype("f8"), expected, rtol=bound, atol=bound)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
