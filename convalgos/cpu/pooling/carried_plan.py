@@ -11,6 +11,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import cache_sizes
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.cpu.gemm.dealt_panels import units_are_narrow
 from convalgos.cpu.layout.channel_vectors import gather
 from convalgos.cpu.pooling.carried_gradients import CARRIED_FIELDS, SLICE_WINDOW, carried_gradient
 from convalgos.cpu.pooling.maxima import INDEX
@@ -43,11 +44,21 @@ def has_carried_plan(problem: PoolProblem) -> bool:
         return False
     lanes, slices = simd.lanes(max(4, problem.itemsize)), depth.size * depth.kernel != 1
     if problem.layout == "channels_first":
-        return slices and 2 * problem.x_shape[0] * channels >= lanes
+        many = 2 * problem.x_shape[0] * channels >= lanes
+        return many and (slices or (units_are_narrow() and _has_narrow_rows(problem, lanes)))
     if slices or any(d != 1 for d in problem.dilation):
         return channels <= FEW_VECTORS * lanes
     sparse = height.stride * width.stride >= SPARSE_STRIDE and height.kernel * width.kernel >= LARGE_TAPS
     return sparse and lanes <= 2 * channels <= 2 * FEWER_VECTORS * lanes
+
+
+def _has_narrow_rows(problem: PoolProblem, lanes: int) -> bool:
+    """Whether rows of planes fill vectors badly, by windows so large that vectors of planes win by axes."""
+    _, height, width = in_three(problem)
+    if problem.itemsize < 4 or any(d != 1 for d in problem.dilation):
+        return False
+    overlap = height.kernel > height.stride and width.kernel > width.stride
+    return overlap and height.kernel * width.kernel > LARGE_TAPS and width.size <= lanes + width.kernel
 
 
 class CarriedPlan:
