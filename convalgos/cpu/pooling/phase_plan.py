@@ -8,15 +8,21 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.core.machine import cache_sizes
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
-from convalgos.cpu.gemm.dealt_panels import units_are_narrow
+from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.layout.strided_rows import MOST_STRIDE
 from convalgos.cpu.pooling.elements import FLOAT, FORMS, can_convert
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, TAP, phase_maxima
 from convalgos.cpu.pooling.reductions import UNROLLED
-from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, in_full_precision, widened
+from convalgos.cpu.pooling.runs import (
+    Computed,
+    KernelRuns,
+    MaximaRuns,
+    in_full_precision,
+    leaves_cache,
+    widened,
+)
 from convalgos.cpu.pooling.tables import POINT, in_three
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.threads import THREAD_UNITS
@@ -73,14 +79,15 @@ def phases_scatter(problem: PoolProblem) -> bool:
 def _many_planes(problem: PoolProblem) -> bool:
     """Whether a problem has so many planes that, where units are narrow, vectors of these win by few taps.
 
-    Where rows are taken apart too, those of narrow rows do, or of maps that leave the cache.
+    Where rows are taken apart too, those of narrow rows do, or of maps that leave the cache; of float64,
+    whose vectors hold few planes, these alone.
     """
     _, height, width = in_three(problem)
     lanes, planes = simd.lanes(max(4, problem.itemsize)), math.prod(problem.x_shape[:2])
     if height.kernel * width.kernel > PLANES_TAPS or planes <= PLANES * lanes:
         return False
-    leaves = 2 * math.prod(problem.x_shape) * problem.itemsize > cache_sizes()[2]  # x and dx
-    return height.stride * width.stride < SPARSE or width.size <= PLANES_COLUMNS * lanes or leaves
+    cheap = height.stride * width.stride < SPARSE or width.size <= PLANES_COLUMNS * lanes
+    return (cheap and problem.dtype != "float64") or leaves_cache(problem)
 
 
 class PhasePlan(MaximaRuns):

@@ -14,7 +14,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
-from convalgos.cpu.gemm.dealt_panels import units_are_narrow
+from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.blocks import WINDOWS, pool_blocks
 from convalgos.cpu.pooling.drivers import (
