@@ -127,7 +127,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
             values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}
             return values | window_counts(depth, height, width, kinds), pool_planes(*kinds)
         if form != FLOAT or not _takes_pixels(n, channels, pixels, width, lanes, size):
-            if _in_slices(depth, height, width, lanes, size):
+            if _in_slices(depth, height, width, kinds):
                 more = _slices_of(depth, height, width, kinds)
                 return values | more, pool_slices(*kinds, split_stride(width.stride, lanes))
             more = _in_rows(depth, height, width, 1, 1, kinds)
@@ -155,15 +155,19 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     return values, pool_channels_last(*kinds)
 
 
-def _in_slices(depth: PoolWindows, height: PoolWindows, width: PoolWindows, lanes: int, size: int) -> bool:
+def _in_slices(
+    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
+) -> bool:
     """Whether windows with channels first are reduced over whole slices first, which are to lie in L2.
 
     Of wide rows only those of tall windows gain. Where slices lie apart no step is saved, but vectors are
     filled, which counts where these take two cycles.
     """
+    size, lanes, _, reduction = kinds
     if depth.size == 1 or height.size * width.size * size > SQUARES:
         return False
-    if depth.kernel <= depth.stride and not units_are_narrow():
+    filled = reduction == MAX or width.size > lanes  # means divide vectors of few outputs
+    if depth.kernel <= depth.stride and not (units_are_narrow() and filled):
         return False
     return width.size <= OF_SLICES * lanes or depth.kernel * height.kernel >= MANY_ROWS
 
