@@ -13,6 +13,7 @@ import pytest
 import convalgos as ca
 from convalgos.api import pool_kind
 from convalgos.core import layouts
+from convalgos.core.laid_arrays import as_laid
 from convalgos.core.layouts import PLAIN, blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.pool_problem import DTYPES, PoolProblem
@@ -23,6 +24,7 @@ from convalgos.cpu.pooling import (
     gradient_plan,
     phase_plan,
     places_plan,
+    plan,
     separable_plan,
     unit_groups,
 )
@@ -142,6 +144,57 @@ def test_windows_of_slices(layout, monkeypatch):
     for reduction in ("max", "mean"):
         of = {"padding": (1, 0, 0), "stride": (1, 2, 1), "reduction": reduction, "layout": layout}
         check(PoolProblem.of((2, 3, 1, 10, 11), (2, 3, 3), **of))
+
+
+@pytest.mark.parametrize(("dtype", "reduction"), [("float32", "max"), ("bfloat16", "mean"), ("int8", "max")])
+def test_windows_over_slices_first(dtype, reduction, monkeypatch):
+    """Of rows of some vectors, or tall windows; with padding, dilation and bands of both strides."""
+    ran = []
+    kernel = plan.pool_slices
+    monkeypatch.setattr(plan, "pool_slices", lambda *kinds: ran.append(kinds) or kernel(*kinds))
+    for shape, size, more in (
+        ((2, 3, 7, 9, 18), 3, {"padding": 1, "stride": 1}),
+        ((1, 2, 8, 7, 22), (3, 2, 5), {"padding": (1, 0, 2), "stride": (2, 1, 3)}),
+        ((1, 1, 9, 10, 70), (4, 5, 2), {"stride": (3, 2, 1), "dilation": (1, 2, 1), "ceil_mode": True}),
+    ):
+        ran.clear()
+        p = PoolProblem.of(shape, size, reduction=reduction, dtype=dtype, **more)
+        x, y = drawn(p.x_shape, dtype), np.empty(p.y_shape, of_dtype(dtype))
+        PoolPlan(p).run(as_laid(x), as_laid(y))
+        assert ran
+        bound = TOLERANCE.get(dtype, 0)
+        expected = by_definition(x, p)[0]
+        np.testing.assert_allclose(y.astype("f8"), expected, rtol=bound, atol=bound)
+
+
+@pytest.mark.skipif(vector_bytes() != 64, reason="the widths are of vectors of 64 bytes")
+def test_gradients_where_units_are_narrow(monkeypatch):
+    """Other plans are taken than where they are wide, and give the same."""
+    for shape, size, stride, padding, wide, narrow in (
+        ((2, 24, 18, 18), 7, 1, 3, phase_plan.PhasePlan, carried_plan.CarriedPlan),  # narrow rows
+        ((1, 40, 14, 20), 5, 2, 2, phase_plan.PhasePlan, carried_plan.CarriedPlan),
+        ((1, 40, 26, 28), 3, 1, 1, phase_plan.PhasePlan, None),  # many planes, in vectors
+        ((1, 9, 26, 28), 3, 1, 1, phase_plan.PhasePlan, phase_plan.PhasePlan),
+    ):
+        p = PoolProblem.of(shape, size, stride=stride, padding=padding)
+        x = drawn(shape, "float32")
+        want, places = by_definition(x, p)
+        dy = RNG.integers(-4, 5, want.shape).astype(np.float32)
+        expected = np.zeros((*shape[:2], int(np.prod(shape[2:]))))
+        for at in np.ndindex(*p.y_shape):
+            expected[at[0], at[1], places[at]] += float(dy[at])
+        for are_narrow, kind in ((False, wide), (True, narrow)):
+            for module in (phase_plan, carried_plan):
+                monkeypatch.setattr(module, "units_are_narrow", lambda are=are_narrow: are)
+            dx = np.full(shape, np.nan, np.float32)
+            if gradient_plan.has_gradient_plan(p):
+                assert kind is None
+                gradient_plan.GradientPlan(p).run(dy, dx, x)
+            else:
+                made = found_plan.gradient_of_maxima(p)
+                assert type(made) is kind
+                made.gradient(x, dy, dx)
+            np.testing.assert_array_equal(dx, expected.reshape(shape))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import convalgos as ca
+from convalgos.core import profiles
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import Activation, activation_of
 from convalgos.core.errors import Unsupported
@@ -172,7 +173,7 @@ def test_a_byte_of_filters_takes_the_same_time_where_cycles_are_twice_as_long(mo
     cut = band_cut(block)
     cycles = []
     for narrow in (False, True):
-        monkeypatch.setattr(dealt_panels, "units_are_narrow", lambda narrow=narrow: narrow)
+        monkeypatch.setattr(profiles, "units_are_narrow", lambda narrow=narrow: narrow)
         monkeypatch.setattr(dealt_panels, "sums_halves", bool)  # which change other cycles
         cycles.append(cut.cycles(1))
     filters = sum(p.w_bytes for p in block.problems) / cut.parts

@@ -18,6 +18,7 @@ from convalgos.core.machine import NOMINAL, Machine, cache_sizes, vector_bytes
 from convalgos.core.processor import cpu_name, cpuinfo
 
 VARIABLE = "CONVALGOS_PROFILE"
+SLOW_PACE = 0.75  # of products, `Machine.pace`: below, they take both halves of a vector one after the other
 ZEN4 = "AuthenticAMD", "25"  # vendor and family; its members of before have no AVX-512
 
 
@@ -60,6 +61,13 @@ def nominal(threads: int) -> Machine:
         name = "avx512_zen4"
     source = f"{NOMINAL}: profile {name}; convalgos tune --machine measures"
     return _of_cores(name, threads, source, share=min(1.0, vector_bytes() / 32))
+
+
+@cache
+def units_are_narrow() -> bool:
+    """Whether vectors are wider than the units of this machine, as those of 64 bytes on Zen 4: half of one
+    takes half the time."""
+    return nominal(1).pace < SLOW_PACE
 
 
 def _of_cores(name: str, threads: int, source: str, share: float = 1.0) -> Machine:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from convalgos.core.machine import Machine
-from convalgos.cpu.gemm.dealt_panels import units_are_narrow
+from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import band_cut, separable_seconds
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined

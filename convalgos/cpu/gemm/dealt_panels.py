@@ -6,7 +6,7 @@ No vector is padding alone: 22 vectors are 4 panels of 4 and 2 of 3.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from convalgos.core import profiles
@@ -15,7 +15,6 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import microkernel, simd
 
-SLOW_PACE = 0.75  # of products, `Machine.pace`: below, they take both halves of a vector one after the other
 WIDE = 64  # bytes of the vectors of which halves are summed
 
 
@@ -56,16 +55,9 @@ def panel_widths(needed: int, count: int) -> tuple[tuple[int, int], tuple[int, i
     return (wider, narrow + 1), (count - wider, narrow)
 
 
-@cache
-def units_are_narrow() -> bool:
-    """Whether vectors are wider than the units of this machine, as those of 64 bytes on Zen 4: half of one
-    takes half the time."""
-    return profiles.nominal(1).pace < SLOW_PACE
-
-
 def sums_halves() -> bool:
     """Whether half of a vector is summed where the rest is padding."""
-    return vector_bytes() == WIDE and units_are_narrow()
+    return vector_bytes() == WIDE and profiles.units_are_narrow()
 
 
 def ends_in_half(filters: int, dtype_bytes: int) -> bool:

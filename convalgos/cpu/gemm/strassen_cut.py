@@ -12,11 +12,12 @@ from functools import cache
 
 import numpy as np
 
+from convalgos.core import profiles
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, strassen_scheme
+from convalgos.cpu.gemm import strassen_scheme
 from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, row_view
 from convalgos.cpu.gemm.strassen_scheme import SUM_ALONE
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -167,7 +168,7 @@ class StrassenCut:
 def _cycles() -> dict[str, float]:
     """Those of `CYCLES` for this machine; of narrower vectors, of which as many come from the caches in a
     cycle as on Zen 4, the first."""
-    column = int(vector_bytes() == 64 and not dealt_panels.units_are_narrow())
+    column = int(vector_bytes() == 64 and not profiles.units_are_narrow())
     return {name: found[column] for name, found in CYCLES.items()}
 
 
@@ -183,12 +184,12 @@ def most_rows(vectors: int) -> int:
 
 def vectors_of_tiles() -> tuple[int, ...]:
     """Those that `tile_vectors` may tell on this machine."""
-    return (1,) if dealt_panels.units_are_narrow() else (1, 2)
+    return (1,) if profiles.units_are_narrow() else (1, 2)
 
 
 def tile_vectors(problem: ConvProblem) -> int:
     """Vectors of filters of a tile."""
-    return 1 if dealt_panels.units_are_narrow() or problem.gemm_n <= simd.lanes(problem.itemsize) else 2
+    return 1 if profiles.units_are_narrow() or problem.gemm_n <= simd.lanes(problem.itemsize) else 2
 
 
 @cached_by_threads(256)

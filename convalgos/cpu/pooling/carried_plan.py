@@ -11,13 +11,14 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import cache_sizes
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.layout.channel_vectors import gather
 from convalgos.cpu.pooling.carried_gradients import CARRIED_FIELDS, SLICE_WINDOW, carried_gradient
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
 from convalgos.cpu.pooling.phase_maxima import TAP
 from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED
-from convalgos.cpu.pooling.runs import Computed, KernelRuns, in_full_precision, widened
+from convalgos.cpu.pooling.runs import Computed, KernelRuns, in_full_precision, leaves_cache, widened
 from convalgos.cpu.pooling.tables import GRADIENT_BAND, POINT, in_three
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.threads import THREAD_UNITS
@@ -43,11 +44,27 @@ def has_carried_plan(problem: PoolProblem) -> bool:
         return False
     lanes, slices = simd.lanes(max(4, problem.itemsize)), depth.size * depth.kernel != 1
     if problem.layout == "channels_first":
-        return slices and 2 * problem.x_shape[0] * channels >= lanes
+        many = 2 * problem.x_shape[0] * channels >= lanes
+        return many and (slices or (units_are_narrow() and _wins_by_axes(problem, lanes)))
     if slices or any(d != 1 for d in problem.dilation):
         return channels <= FEW_VECTORS * lanes
     sparse = height.stride * width.stride >= SPARSE_STRIDE and height.kernel * width.kernel >= LARGE_TAPS
     return sparse and lanes <= 2 * channels <= 2 * FEWER_VECTORS * lanes
+
+
+def _wins_by_axes(problem: PoolProblem, lanes: int) -> bool:
+    """Whether windows are so large that vectors of planes win by axes: where rows fill vectors badly.
+
+    Or where windows are sparse, in maps that leave the cache.
+    """
+    _, height, width = in_three(problem)
+    if problem.itemsize < 4 or any(d != 1 for d in problem.dilation):
+        return False
+    overlap = height.kernel > height.stride and width.kernel > width.stride
+    if not overlap or height.kernel * width.kernel <= LARGE_TAPS:
+        return False
+    sparse = height.stride * width.stride >= SPARSE_STRIDE
+    return width.size <= lanes + width.kernel or (sparse and leaves_cache(problem))
 
 
 class CarriedPlan:

@@ -7,6 +7,7 @@ Where channels lie side by side and this takes no fewer steps, windows are reduc
 
 from __future__ import annotations
 
+from convalgos.cpu.pooling.elements import FLOAT, SIGNED, UNSIGNED
 from convalgos.cpu.pooling.reductions import (
     COLUMN,
     fill_identity,
@@ -24,7 +25,7 @@ POOL_FIELDS = fields(
     "x y scratch scratch_bytes stored size tasks planes blocks channels block_channels rows row_table "
     "pixels pixels_out row_elements columns_out column_blocks block_table windows slice_step row_step "
     "x_plane x_block x_pixel y_plane y_block y_row y_pixel taps stride dilation counts row_counts gather "
-    "place columns whole"
+    "place columns whole slices slice_table slice_elements pitch"
 )
 ROW = fields("x slices rows")  # the rows of x under a row of outputs
 COLUMN_BLOCK = fields("x columns before after q outputs")  # of x, with padding, and of its outputs
@@ -61,6 +62,51 @@ def pool_channels_first(SIZE: int, LANES: int, FORM: int, REDUCTION: int, STRIDE
             )  # fmt: skip
 
     return pool_channels_first
+
+
+@jit.specialise
+def pool_slices(SIZE: int, LANES: int, FORM: int, REDUCTION: int, STRIDE: int) -> jit.Kernel:
+    """x and y (planes, slices, rows, columns): windows are reduced over slices, then rows, then columns.
+
+    A slice is one long row at first. Its rows are all reduced before the first of them is reduced along:
+    to load across what was just stored would wait.
+    """
+    WITHIN = FORM if FORM in (SIGNED, UNSIGNED) else FLOAT  # of scratch
+
+    def pool_slices(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, POOL_FIELDS)[0]
+        rows = carray(pointer(a.row_table), a.rows, ROW)
+        slices = carray(pointer(a.slice_table), a.slices, ROW)
+        block = carray(pointer(a.block_table), a.column_blocks, COLUMN_BLOCK)[0]
+        slab = a.scratch + task * a.scratch_bytes
+        lines = slab + (a.slice_elements + a.pitch) * SIZE
+        width = (block.columns + LANES - 1) // LANES * LANES  # whole vectors, as scratch goes on
+        total = a.planes * a.slices
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            number = unit % a.slices
+            of_slices = slices[number]
+            reduce_rows(
+                SIZE, LANES, FORM, REDUCTION, a.x + (unit // a.slices * a.x_plane + of_slices.x) * a.stored,
+                slab, a.slice_elements, of_slices.slices, 1, a.slice_step, 0,
+            )  # fmt: skip
+            for i in range(a.rows):
+                row, line = rows[i], lines + i * a.pitch * SIZE
+                inside = line + block.before * SIZE
+                fill_identity(SIZE, LANES, FORM, REDUCTION, line, block.before)
+                reduce_rows(
+                    SIZE, LANES, WITHIN, REDUCTION, slab + row.x * SIZE, inside, width, 1, row.rows, 0,
+                    a.row_step,
+                )  # fmt: skip
+                fill_identity(SIZE, LANES, FORM, REDUCTION, inside + block.columns * SIZE, block.after)
+            for i in range(a.rows):
+                of_row = number * a.rows + i
+                reduce_along(
+                    SIZE, LANES, FORM, REDUCTION, STRIDE, lines + i * a.pitch * SIZE,
+                    a.y + (unit * a.rows + i) * a.y_row * a.stored, block.outputs, a.taps, a.dilation,
+                    a.stride, a.counts, a.row_counts + of_row * SIZE,
+                )  # fmt: skip
+
+    return pool_slices
 
 
 @jit.specialise

@@ -63,8 +63,8 @@ class FoundPlan:
 
 def gradient_of_maxima(problem: PoolProblem) -> MaximaPlan | PhasePlan | CarriedPlan | FoundPlan:
     """The plan of a maximum's gradient where there is no `GradientPlan`."""
-    if has_phases(in_full_precision(problem)):
-        return PhasePlan(problem)
     if has_carried_plan(problem):
         return CarriedPlan(problem)
+    if has_phases(in_full_precision(problem)):
+        return PhasePlan(problem)
     return FoundPlan(problem) if has_found_plan(problem) else MaximaPlan(problem)

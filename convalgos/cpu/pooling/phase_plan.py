@@ -9,12 +9,20 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
+from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.layout.strided_rows import MOST_STRIDE
 from convalgos.cpu.pooling.elements import FLOAT, FORMS, can_convert
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import GROUP_BAND, PHASE_FIELDS, TAP, phase_maxima
 from convalgos.cpu.pooling.reductions import UNROLLED
-from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, in_full_precision, widened
+from convalgos.cpu.pooling.runs import (
+    Computed,
+    KernelRuns,
+    MaximaRuns,
+    in_full_precision,
+    leaves_cache,
+    widened,
+)
 from convalgos.cpu.pooling.tables import POINT, in_three
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.threads import THREAD_UNITS
@@ -26,6 +34,9 @@ BAND_SCRATCH = 3 << 13  # bytes of a band: what L1 holds beside the maps
 MOST_TAPS, MOST_OF_LARGE = (16, 8), 8
 LARGE = 32
 SPARSE, MEDIUM = 4, 24  # elements of x for an output, of planes of so many vectors, whatever the taps
+# Where units are narrow: taps up to which vectors of planes win, of more than so many vectors, and of rows of
+# so many vectors where windows are sparse (Zen 4, two threads, 750 random maps)
+PLANES_TAPS, PLANES, PLANES_COLUMNS = 9, 2, 3
 FEW_OUTPUTS = 32  # of a plane, up to which 16-bit floats are converted for vectors of planes
 MOST_SUMS = 1 << 16  # elements of a plane of dx that is rounded: a part of L2
 WORTH = 1.5  # times the steps over columns and then over rows, that the taps of windows gone over so are
@@ -52,6 +63,8 @@ def phases_scatter(problem: PoolProblem) -> bool:
     """
     if problem.itemsize == 2 and math.prod(problem.y_shape[2:]) >= FEW_OUTPUTS and has_phases(problem):
         return True
+    if units_are_narrow() and _many_planes(problem):
+        return False
     lanes, (_, height, width) = simd.lanes(max(4, problem.itemsize)), in_three(problem)
     few = 2 * math.prod(problem.x_shape[:2]) <= lanes
     taps, large = height.kernel * width.kernel, height.size * width.size >= LARGE * lanes
@@ -61,6 +74,20 @@ def phases_scatter(problem: PoolProblem) -> bool:
     outputs = len(height.first) * len(width.first)
     worth = (many and outputs >= 2 * lanes) or (sparse and outputs >= 3 * lanes)
     return has_phases(in_full_precision(problem)) and (few or worth)
+
+
+def _many_planes(problem: PoolProblem) -> bool:
+    """Whether a problem has so many planes that, where units are narrow, vectors of these win by few taps.
+
+    Where rows are taken apart too, those of narrow rows do, or of maps that leave the cache; of float64,
+    whose vectors hold few planes, these alone.
+    """
+    _, height, width = in_three(problem)
+    lanes, planes = simd.lanes(max(4, problem.itemsize)), math.prod(problem.x_shape[:2])
+    if height.kernel * width.kernel > PLANES_TAPS or planes <= PLANES * lanes:
+        return False
+    cheap = height.stride * width.stride < SPARSE or width.size <= PLANES_COLUMNS * lanes
+    return (cheap and problem.dtype != "float64") or leaves_cache(problem)
 
 
 class PhasePlan(MaximaRuns):

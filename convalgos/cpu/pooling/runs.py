@@ -12,6 +12,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.cached_attribute import cached_attribute
+from convalgos.core.machine import cache_sizes
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
@@ -21,6 +22,7 @@ from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
 GRADIENT_PASSES = 4  # of so many forward passes a gradient takes the time, little of it waiting for memory
+LEAVING = 5  # times the bytes of x that L3 is to hold for a gradient (Zen 4, two threads)
 SHARED_EARLIER = 2  # times as early as other work, where its own time is known: one kernel wakes threads once
 
 
@@ -128,6 +130,11 @@ class MaximaRuns(ABC):
 def in_full_precision(problem: PoolProblem) -> PoolProblem:
     """The same of float64, or else of float32, which 16-bit floats are converted to as whole arrays."""
     return replace(problem, dtype="float64" if problem.dtype == "float64" else "float32")
+
+
+def leaves_cache(problem: PoolProblem) -> bool:
+    """Whether x and dx, and what is added, are more than L3 keeps."""
+    return LEAVING * math.prod(problem.x_shape) * problem.itemsize > cache_sizes()[2]
 
 
 def widened(x: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from convalgos.core import profiles
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
@@ -133,7 +134,7 @@ class BandCut:
         share = -(-items // threads) / items
         filters = sum(problem.w_bytes for problem in self.block.problems)
         moved = blocked_cut.INPUT * first.x_bytes * self.parts + blocked_cut.STORED * last.y_bytes
-        return share * (p.N * image + moved) + filters / self.parts * FILTER[dealt_panels.units_are_narrow()]
+        return share * (p.N * image + moved) + filters / self.parts * FILTER[profiles.units_are_narrow()]
 
 
 @cached_by_threads(256)
