@@ -47,6 +47,7 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
                 yield drivers.pool_in_pixels, (*kinds, reduction)
             for stride in strides:
                 yield drivers.pool_channels_first, (*kinds, reduction, stride)
+                yield drivers.pool_slices, (*kinds, reduction, stride)
         yield maxima.maxima_channels_last, kinds
         for stride in strides:
             yield maxima.maxima_channels_first, (*kinds, stride)
