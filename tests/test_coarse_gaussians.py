@@ -47,12 +47,13 @@ def test_results_are_within_the_error(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
     """Of which the last is whole, or is not; alone, and as the last of some axes."""
-    monkeypatch.setattr(coarse_lines, "LEAST", [(1000, 54)] * 2)
+    monkeypatch.setattr(coarse_lines, "LAST", [(256, 1000, 54)])
     rng = np.random.default_rng(4)
     for mode in MODES:
         for shape, sigma in (
             ((1760,), 18), ((3, 1001), (0, 16.3)), ((2, 40, 1203), (0, 12, 14.1)),
-            ((1, 6001, 1), (0, 110, 0)), ((30, 1024), (33, 11)), ((2, 1000), (0, 18.5)),
+            ((1, 6001, 1), (0, 110, 0)), ((30, 1024), (33, 11)), ((2, 1000), (0, 18.5)), ((41,), 19),
+            ((6, 333), (0, 71)),
         ):  # fmt: skip
             x = (rng.random(shape) - 0.3).astype(dtype)
             y, before = np.full(shape, np.nan, dtype), x.copy()
@@ -75,6 +76,27 @@ def _counted(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(coarse_gaussians, "BlockPass", lambda *args: made.append(args) or kind(*args))
         yield made
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16"])
+def test_lines_of_short_integers_in_blocks(name, monkeypatch):
+    """By one kernel, of which several tasks filter some blocks each, and leave what lies around y."""
+    monkeypatch.setattr(coarse_lines, "SHARE", 1)
+    dtype, rng = np.dtype(name), np.random.default_rng(5)
+    limits = np.iinfo(dtype)
+    for mode, threads in zip(MODES, (2, 3, 1, 2, 5), strict=True):
+        for shape, sigma in (((3, 901), 17), ((5003,), 12.5), ((1, 130), 50), ((7, 20011), 33)):
+            x = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+            x[..., : shape[-1] // 3] = limits.max
+            memory = np.full(x.size + 2, 77, dtype)
+            y, how = memory[1:-1].reshape(shape), {"mode": mode, "cval": limits.max, "axes": -1}
+            with threads_of_calls(threads), _counted(monkeypatch) as made:
+                ndimage.gaussian_filter(x, sigma, output=y, max_rel_error=1e-3, **how)
+            assert len(made) == 1 and memory[0] == memory[-1] == 77
+            expected = scipys.gaussian_filter(x, sigma, output="f8", **how)
+            towards = np.sign(expected) * (expected - y)
+            allowed = 1e-3 * max(limits.max, -limits.min)
+            assert -allowed <= towards.min() and towards.max() < 1 + allowed
 
 
 @pytest.mark.parametrize("shape", [(133, 140), (1, 301)])

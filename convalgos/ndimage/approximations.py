@@ -84,7 +84,7 @@ def _coarse(
     size = x.shape[last]
     lies_in_rows = math.prod(x.shape[last + 1 :]) == 1
     in_blocks = [
-        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma)
+        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma, len(smoothed) == 1)
         for axis, sigma, *_ in smoothed
     ]
     lines = [

@@ -19,7 +19,9 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_b
 
 STEPS = 8  # of a block
 BEYOND = STEPS + 3  # places that a block is interpolated from, and steps that its places are sums of
-MOST_VECTORS = 2  # of sums side by side: a register tile of them fits everywhere
+VECTORS = 2  # of outputs side by side: a register tile of them fits everywhere
+TALLEST = 4  # rows of a tile of outputs: as many sums as keep busy, and few blocks too many; Zen 4
+FEWEST = 2  # rows of four vectors, where these have two lanes
 # x and y are (lines, size), of elements of x_bytes and y_bytes. `down` (BEYOND * step, STEPS), `along`
 # (STEPS + 2 * half, STEPS) and `up` (panels, BEYOND, panel), whose panels begin at `columns`, are matrices.
 # `ends` has the sources of `low` elements before a line, and then of those behind it. `load` and `store`
@@ -32,12 +34,14 @@ BLOCK_FIELDS = fields(
 )
 
 
-def product_tile(size: int, columns: int) -> tuple[int, int, int]:
-    """(lanes, vectors, rows) of the tile for elements of some bytes and so many columns, a multiple of 8 or
-    more than all lanes."""
-    lanes = min(simd.lanes(size), columns)
-    vectors = min(MOST_VECTORS, columns // lanes)
-    return lanes, vectors, REGISTER_TILES[simd.lanes(size) * size][vectors]
+def block_tiles(size: int) -> tuple[int, int, int, int, int, int]:
+    """(lanes, vectors, rows) of the tile that sums to a grid of STEPS columns, and of that of outputs, for
+    elements of some bytes."""
+    wide = simd.lanes(size)
+    tiles = REGISTER_TILES[wide * size]
+    lanes = min(wide, STEPS)
+    vectors = STEPS // lanes
+    return lanes, vectors, tiles.get(vectors, FEWEST), wide, VECTORS, min(tiles[VECTORS], TALLEST)
 
 
 @jit.helper
@@ -86,8 +90,10 @@ def bring_elements(a: Any, SIZE: int, x: int, first: int, count: int, scratch: i
 
 
 @jit.specialise
-def filter_blocks(SIZE: int, LANES: int, VECTORS: int, ROWS: int, WIDE: int, PANEL: int, TALL: int) -> jit.Kernel:
-    """The chunks of a task. Tiles of the grid are ROWS by VECTORS of LANES, of outputs TALL by PANEL of WIDE."""
+def filter_blocks(
+    SIZE: int, LANES: int, VECTORS: int, ROWS: int, WIDE: int, PANEL: int, TALL: int
+) -> jit.Kernel:
+    """The chunks of a task, by tiles of `block_tiles`: ROWS by VECTORS of LANES, TALL by PANEL of WIDE."""
 
     def filter_blocks(args: int, task: int) -> None:
         a = carray(pointer(args), 1, BLOCK_FIELDS)[0]
@@ -128,11 +134,11 @@ def filter_blocks(SIZE: int, LANES: int, VECTORS: int, ROWS: int, WIDE: int, PAN
                 target = y + at * a.y_bytes
                 is_whole = a.store == 0 and row + TALL <= count and at + TALL * block <= a.size
                 into = target if is_whole else outputs
+                near = filtered + row * STEPS * SIZE
                 for panel in range(a.panels):
-                    microkernel.gemm_tile(
-                        SIZE, WIDE, TALL, PANEL, 0, filtered + row * STEPS * SIZE, STEPS,
-                        a.up + panel * BEYOND * PANEL * WIDE * SIZE, BEYOND, into + columns[panel] * SIZE, block,
-                    )  # fmt: skip
+                    matrix = a.up + panel * BEYOND * PANEL * WIDE * SIZE
+                    to = into + columns[panel] * SIZE
+                    microkernel.gemm_tile(SIZE, WIDE, TALL, PANEL, 0, near, STEPS, matrix, BEYOND, to, block)
                 written = min(min(TALL, count - row) * block, a.size - at)
                 if a.store != 0:
                     call(a.store, (outputs, target, written))

@@ -16,27 +16,32 @@ from convalgos.cpu.filtering.block_kernels import (
     BEYOND,
     BLOCK_FIELDS,
     STEPS,
+    block_tiles,
     filter_blocks,
-    product_tile,
 )
 from convalgos.cpu.filtering.coarse_grids import NUDGED, cubic
 from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_within
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.vectors import simd
 
-FEW = 8  # lines that are better filtered so
-# (elements of a line, times a standard deviation) from which it takes less time than a recursion, of few
-# lines and of many, whose ends take longer; Sapphire Rapids
-LEAST = (1 << 12, 54), (1 << 13, 160)
-MOST = 256  # lines; more keep the lanes of recursions busy, and pay for their ends
+# (lines, standard deviations in a line) up to and from which it takes less time than sums or a recursion
+# along the only axis; Zen 4. More lines keep the lanes of recursions busy, and pay for their ends.
+ALONE = (8, 2), (32, 20), (256, 80)
+# (lines, elements of a line, standard deviations in it) up to and from which it takes less time than other
+# grids along the last of several axes; Sapphire Rapids
+LAST = (8, 1 << 12, 54), (256, 1 << 13, 160)
 CHUNK = 64  # blocks of a line that are filtered at a time, at most
 SHARE = 1 << 18  # products that are worth a thread; Zen 4
 
 
-def is_long_line(count: int, size: int, sigma: float) -> bool:
-    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other."""
-    least, widths = LEAST[count > FEW]
-    return count <= MOST and size >= max(least, widths * sigma)
+def is_long_line(count: int, size: int, sigma: float, is_alone: bool) -> bool:
+    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other.
+
+    is_alone: no other axis is filtered.
+    """
+    if is_alone:
+        return any(count <= most and size >= widths * sigma for most, widths in ALONE)
+    return any(count <= most and size >= max(least, widths * sigma) for most, least, widths in LAST)
 
 
 class BlockPass:
@@ -56,8 +61,8 @@ class BlockPass:
     ):  # fmt: skip
         self.count, half, block = lines * size, len(middle) // 2, STEPS * step
         blocks, each = -(-size // block), dtype.itemsize
-        lanes, vectors, rows = product_tile(each, STEPS)
-        wide, panel, tall = product_tile(each, block)
+        tiles = block_tiles(each)
+        _, _, rows, wide, panel, tall = tiles
         matrices = _matrices(step, middle, wide * panel, dtype, NUDGED if into else 1.0)
         low = (half + 3) * step
         high = (blocks * STEPS + (2 * half + 2 + STEPS) // STEPS * STEPS - half) * step - size
@@ -70,7 +75,12 @@ class BlockPass:
         # bytes of elements as they are, and as sums; of sums, filtered ones and outputs
         spanned = whole_lines((rows * block + BEYOND * step) * each)
         taken = (chunk + 2 * rows + tall) * STEPS
-        sizes = [spanned, spanned, *[whole_lines((taken + 2 * half + BEYOND) * each)] * 2, tall * block * each]
+        sizes = [
+            spanned,
+            spanned,
+            *[whole_lines((taken + 2 * half + BEYOND) * each)] * 2,
+            tall * block * each,
+        ]
         places = np.cumsum([0, *map(whole_lines, sizes)])
         values = (
             0, 0, 0, places[-1], tasks, lines, size, step, half, blocks, chunk,
@@ -79,10 +89,11 @@ class BlockPass:
             store_within(KINDS.index(into.name), each, simd.lanes(each)) if into else 0,
             (of or dtype).itemsize, (into or dtype).itemsize, *places[1:5],
         )  # fmt: skip
-        kernel = filter_blocks(each, lanes, vectors, rows, wide, panel, tall)
         record, kept = np.array(values, np.int64), (*matrices, ends, filling)
         names = BLOCK_FIELDS.names
-        self.run = RecordLaunch(kernel, record, names, tasks * int(places[-1]), tasks, kept)
+        self.run = RecordLaunch(
+            filter_blocks(each, *tiles), record, names, tasks * int(places[-1]), tasks, kept
+        )
 
 
 def _matrices(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, product
+from itertools import product
 
 from convalgos.cpu.filtering import (
     block_kernels,
@@ -65,8 +65,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             yield whole_sums.settle_window, (line_elements.KINDS.index(name), *kinds)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
-        tiles = (block_kernels.product_tile(size, columns) for columns in (block_kernels.STEPS, 99))
-        yield block_kernels.filter_blocks, (size, *chain.from_iterable(tiles))
+        yield block_kernels.filter_blocks, (size, *block_kernels.block_tiles(size))
         for name in ("uint8", "int16", "uint16") if size == 4 else ():
             for ends in (line_sums.sum_lines_of, line_elements.store_within):
                 yield ends, (line_elements.KINDS.index(name), *kinds)
