@@ -8,7 +8,7 @@ from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import coarse_gaussians, coarse_lines, row_sums
+from convalgos.cpu.filtering import block_kernels, coarse_gaussians, coarse_lines, row_sums
 from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.ndimage import approximations
@@ -97,6 +97,27 @@ def test_lines_of_short_integers_in_blocks(name, monkeypatch):
             towards = np.sign(expected) * (expected - y)
             allowed = 1e-3 * max(limits.max, -limits.min)
             assert -allowed <= towards.min() and towards.max() < 1 + allowed
+
+
+@pytest.mark.parametrize("nbytes", [16, 32, 64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_blocks_by_tiles_of_any_vectors(nbytes, dtype, monkeypatch):
+    tiles = _tiles_of(nbytes, np.dtype(dtype).itemsize, monkeypatch)
+    monkeypatch.setattr(coarse_lines, "block_tiles", lambda size: tiles)
+    x = np.random.default_rng(6).random((2, 2003 + nbytes)).astype(dtype)
+    with _counted(monkeypatch) as made:
+        found = ndimage.gaussian_filter(x, 27, axes=1, mode="nearest", max_rel_error=1e-3)
+    expected = scipys.gaussian_filter(x.astype(np.float64), 27, axes=1, mode="nearest")
+    assert len(made) == 1 and np.abs(found - expected).max() <= 1e-3
+
+
+def _tiles_of(nbytes, size, monkeypatch):
+    """Those of processors with vectors of so many bytes."""
+    with monkeypatch.context() as patched:
+        patched.setattr(block_kernels.simd, "lanes", lambda each: nbytes // each)
+        lanes, vectors, rows, wide, panel, tall = block_kernels.block_tiles(size)
+    assert lanes * vectors == block_kernels.STEPS and wide == nbytes // size
+    return lanes, vectors, rows, wide, panel, tall
 
 
 @pytest.mark.parametrize("shape", [(133, 140), (1, 301)])
