@@ -26,7 +26,7 @@ from convalgos.cpu.vectors import simd
 
 # (lines, standard deviations in a line) up to and from which it takes less time than sums or a recursion
 # along the only axis; Zen 4. More lines keep the lanes of recursions busy, and pay for their ends.
-ALONE = (8, 2), (32, 20), (64, 80), (256, 160)
+ALONE = (8, 2), (32, 20), (128, 80), (256, 160)
 # (lines, elements of a line, standard deviations in it) up to and from which it takes less time than other
 # grids along the last of several axes; Sapphire Rapids
 LAST = (8, 1 << 12, 54), (256, 1 << 13, 160)
