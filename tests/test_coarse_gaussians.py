@@ -8,7 +8,7 @@ from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import coarse_gaussians, coarse_lines, row_sums
+from convalgos.cpu.filtering import block_kernels, coarse_gaussians, coarse_lines, row_sums
 from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.ndimage import approximations
@@ -47,22 +47,22 @@ def test_results_are_within_the_error(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
     """Of which the last is whole, or is not; alone, and as the last of some axes."""
-    monkeypatch.setattr(coarse_lines, "LEAST", [(1000, 54)] * 2)
-    monkeypatch.setattr(coarse_lines, "AT_ONCE", 1 << 12)
+    monkeypatch.setattr(coarse_lines, "LAST", [(256, 1000, 54)])
     rng = np.random.default_rng(4)
     for mode in MODES:
         for shape, sigma in (
             ((1760,), 18), ((3, 1001), (0, 16.3)), ((2, 40, 1203), (0, 12, 14.1)),
-            ((1, 6001, 1), (0, 110, 0)), ((30, 1024), (33, 11)), ((2, 1000), (0, 18.5)),
+            ((1, 6001, 1), (0, 110, 0)), ((30, 1024), (33, 11)), ((2, 1000), (0, 18.5)), ((41,), 19),
+            ((6, 333), (0, 71)),
         ):  # fmt: skip
             x = (rng.random(shape) - 0.3).astype(dtype)
             y, before = np.full(shape, np.nan, dtype), x.copy()
             axes = tuple(i for i in range(len(shape)) if np.ndim(sigma) == 0 or sigma[i])
             widths = [np.broadcast_to(sigma, len(shape))[i] for i in axes]
             how = {"mode": mode, "cval": 0.9, "axes": axes}
-            with _counted(monkeypatch) as runs:
+            with _counted(monkeypatch) as made:
                 ndimage.gaussian_filter(x, widths, output=y, max_rel_error=1e-3, **how)
-            assert len(runs) == 1
+            assert len(made) == 1
             np.testing.assert_array_equal(x, before)
             expected = scipys.gaussian_filter(x.astype(np.float64), widths, **how)
             assert 1e-7 < np.abs(y - expected).max() <= 1e-3 * 0.9
@@ -70,11 +70,54 @@ def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
 
 @contextmanager
 def _counted(monkeypatch):
-    """The calls of `BlockPass.run` meanwhile."""
-    runs, run = [], coarse_lines.BlockPass.run
+    """What `BlockPass` is made for meanwhile."""
+    made, kind = [], coarse_lines.BlockPass
+    coarse_gaussians.coarse_chain.cache_clear()
     with monkeypatch.context() as patched:
-        patched.setattr(coarse_lines.BlockPass, "run", lambda *args: (runs.append(1), run(*args)))
-        yield runs
+        patched.setattr(coarse_gaussians, "BlockPass", lambda *args: made.append(args) or kind(*args))
+        yield made
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16"])
+def test_lines_of_short_integers_in_blocks(name, monkeypatch):
+    """By one kernel, of which several tasks filter some blocks each, and leave what lies around y."""
+    monkeypatch.setattr(coarse_lines, "SHARE", 1)
+    dtype, rng = np.dtype(name), np.random.default_rng(5)
+    limits = np.iinfo(dtype)
+    for mode, threads in zip(MODES, (2, 3, 1, 2, 5), strict=True):
+        for shape, sigma in (((3, 901), 17), ((5003,), 12.5), ((1, 130), 50), ((7, 20011), 33)):
+            x = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+            x[..., : shape[-1] // 3] = limits.max
+            memory = np.full(x.size + 2, 77, dtype)
+            y, how = memory[1:-1].reshape(shape), {"mode": mode, "cval": limits.max, "axes": -1}
+            with threads_of_calls(threads), _counted(monkeypatch) as made:
+                ndimage.gaussian_filter(x, sigma, output=y, max_rel_error=1e-3, **how)
+            assert len(made) == 1 and memory[0] == memory[-1] == 77
+            expected = scipys.gaussian_filter(x, sigma, output="f8", **how)
+            towards = np.sign(expected) * (expected - y)
+            allowed = 1e-3 * max(limits.max, -limits.min)
+            assert -allowed <= towards.min() and towards.max() < 1 + allowed
+
+
+@pytest.mark.parametrize("nbytes", [16, 32, 64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_blocks_by_tiles_of_any_vectors(nbytes, dtype, monkeypatch):
+    tiles = _tiles_of(nbytes, np.dtype(dtype).itemsize, monkeypatch)
+    monkeypatch.setattr(coarse_lines, "block_tiles", lambda size: tiles)
+    x = np.random.default_rng(6).random((2, 2003 + nbytes)).astype(dtype)
+    with _counted(monkeypatch) as made:
+        found = ndimage.gaussian_filter(x, 27, axes=1, mode="nearest", max_rel_error=1e-3)
+    expected = scipys.gaussian_filter(x.astype(np.float64), 27, axes=1, mode="nearest")
+    assert len(made) == 1 and np.abs(found - expected).max() <= 1e-3
+
+
+def _tiles_of(nbytes, size, monkeypatch):
+    """Those of processors with vectors of so many bytes."""
+    with monkeypatch.context() as patched:
+        patched.setattr(block_kernels.simd, "lanes", lambda each: nbytes // each)
+        lanes, vectors, rows, wide, panel, tall = block_kernels.block_tiles(size)
+    assert lanes * vectors == block_kernels.STEPS and wide == nbytes // size
+    return lanes, vectors, rows, wide, panel, tall
 
 
 @pytest.mark.parametrize("shape", [(133, 140), (1, 301)])

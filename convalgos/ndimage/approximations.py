@@ -1,7 +1,7 @@
 """Wide Gaussians that are less exact than SciPy's, where callers allow an error.
 
 Short integers are filtered along all axes as float32, and cut off to integers once: SciPy does so after each
-axis. Sums that should be whole numbers stay these (`coarse_gaussians.NUDGED`).
+axis. Sums that should be whole numbers stay these (`coarse_grids.NUDGED`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import numpy as np
 
 from convalgos.core.arguments import shown
 from convalgos.cpu.filtering.coarse_gaussians import (
-    NUDGED,
     CoarseAxis,
     coarse_chain,
     steps_within,
     why_not_coarse,
 )
-from convalgos.cpu.filtering.coarse_grids import WHOLE
+from convalgos.cpu.filtering.coarse_grids import NUDGED, WHOLE
 from convalgos.cpu.filtering.coarse_lines import is_long_line
 from convalgos.cpu.filtering.recursive_gaussians import (
     Recursion,
@@ -85,7 +84,7 @@ def _coarse(
     size = x.shape[last]
     lies_in_rows = math.prod(x.shape[last + 1 :]) == 1
     in_blocks = [
-        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma)
+        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma, len(smoothed) == 1)
         for axis, sigma, *_ in smoothed
     ]
     lines = [
@@ -103,8 +102,6 @@ def _coarse(
     )
     if why_not_coarse(x.shape, axes, dtype.itemsize) is not None:
         return None
-    if axes[0].in_blocks:
-        return _in_floats(dtype, [coarse_chain(x.shape, dtype, tuple(axes), beyond).run])
     is_read = x.dtype.name in SHORT and dtype.itemsize == 4 and holds(beyond, x.dtype)
     of = x.dtype if is_read else None
     chain = coarse_chain(x.shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)

@@ -24,7 +24,13 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
-from convalgos.cpu.filtering.coarse_grids import cubic, fitting_step, grid_matrices, sums_on_grid
+from convalgos.cpu.filtering.coarse_grids import (
+    NUDGED,
+    cubic,
+    fitting_step,
+    grid_matrices,
+    sums_on_grid,
+)
 from convalgos.cpu.filtering.coarse_lines import BlockPass
 from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
 from convalgos.cpu.layout.reorder import Reorder
@@ -40,7 +46,6 @@ SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of 
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
 PERIOD = 256  # of the transforms that find the short filter, in steps
-NUDGED = 1 + 2.0**-19  # times as much are sums that are cut off to integers, so that roundings do not count
 ROUNDED = 4  # roundings of a type, times the root of the products of a sum
 
 
@@ -162,7 +167,7 @@ class CoarseChain:
         if one.in_blocks:
             filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
             given = outer, size, self._dtype, int(one.step), filtered, one.boundary
-            self._passes.append(BlockPass(*given, self._fill, self._threads))
+            self._passes.append(BlockPass(*given, self._fill, self._threads, of, into))
             return
         if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
             return
@@ -207,11 +212,15 @@ class CoarseChain:
         given = outer, rows, inner, self._dtype, by, self._fill, self._threads
         self._passes.append(RowPass(*given, of=of, into=into))
 
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """y = x filtered; many threads may run it at once.
+    @property
+    def run(self) -> Callable[[np.ndarray, np.ndarray], None]:
+        """y = x filtered, by calls with x and y; many threads may run it at once.
 
-        x, y: C-contiguous, and apart from each other.
+        x, y: C-contiguous, and apart from each other. A single pass is what is called.
         """
+        return self._passes[0].run if len(self._passes) == 1 else self._run_all
+
+    def _run_all(self, x: np.ndarray, y: np.ndarray) -> None:
         held = [self._empty(size, self._dtype) for size in self._sizes]
         *others, last = self._passes
         for i, one in enumerate(others):

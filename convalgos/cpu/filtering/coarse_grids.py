@@ -16,8 +16,8 @@ from convalgos.cpu.filtering.row_sums import RowSums
 # Places beyond each end that have sums of their own; of all others these are those of places within
 BEYOND = {"edge": 2, "constant": 1, "zero": 1, "reflect": 0, "symmetric": 0, "wrap": 0}
 
-
 WHOLE = "whole"  # in the place of a boundary: of lines in blocks of some steps, wherever they end
+NUDGED = 1 + 2.0**-19  # times as much are sums that are cut off to integers, so that roundings do not count
 
 
 def cubic(t: np.ndarray) -> np.ndarray:

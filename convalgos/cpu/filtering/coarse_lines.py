@@ -1,97 +1,112 @@
 """Wide Gaussians along lines by way of coarse grids: blocks of a line are the rows of a matrix.
 
-A grid has a place for every `step`-th element, a whole number, and a block the elements of STEPS steps. Two
-products of matrices filter all blocks: one sums up the elements around the places of a block; the other makes
-a block of the sums of the places that it depends on, by the short filter along the grid and the interpolation
-at once. See `coarse_gaussians` for the steps and their error.
+A grid has a place for every `step`-th element, a whole number, and a block the elements of STEPS steps. Three
+products of matrices filter all blocks: one sums up the elements around the places of a block; one is the
+short filter along the grid; the last makes a block of the places around it. See `coarse_gaussians` for the
+steps and their error.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from convalgos.core.boundaries import OUTSIDE, source_indices
-from convalgos.cpu.filtering.coarse_grids import cubic
-from convalgos.cpu.filtering.window_products import WindowProduct
+from convalgos.core.allocator import whole_lines
+from convalgos.core.boundaries import source_indices
+from convalgos.cpu.filtering.block_kernels import (
+    BEYOND,
+    BLOCK_FIELDS,
+    STEPS,
+    block_tiles,
+    filter_blocks,
+)
+from convalgos.cpu.filtering.coarse_grids import NUDGED, cubic
+from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_within
+from convalgos.cpu.runtime.record_launch import RecordLaunch
+from convalgos.cpu.vectors import simd
 
-STEPS = 8  # of a block
-BEYOND = STEPS + 3  # places that a block is interpolated from, and steps that its places are sums of
-FEW = 8  # lines that are better filtered so
-# (elements of a line, times a standard deviation) from which it takes less time than a recursion, of few
-# lines and of many, whose ends take longer; Sapphire Rapids
-LEAST = (1 << 12, 54), (1 << 13, 160)
-MOST = 256  # lines; more keep the lanes of recursions busy, and pay for their ends
-AT_ONCE = 1 << 16  # elements around the ends of lines that are gathered at a time
+# (lines, standard deviations in a line) up to and from which it takes less time than sums or a recursion
+# along the only axis; Zen 4. More lines keep the lanes of recursions busy, and pay for their ends.
+ALONE = (8, 2), (32, 20), (128, 80), (256, 160)
+# (lines, elements of a line, standard deviations in it) up to and from which it takes less time than other
+# grids along the last of several axes; Sapphire Rapids
+LAST = (8, 1 << 12, 54), (256, 1 << 13, 160)
+CHUNK = 64  # blocks of a line that are filtered at a time, at most
+SHARE = 1 << 18  # products that are worth a thread; Zen 4
 
 
-def is_long_line(count: int, size: int, sigma: float) -> bool:
-    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other."""
-    least, widths = LEAST[count > FEW]
-    return count <= MOST and size >= max(least, widths * sigma)
+def is_long_line(count: int, size: int, sigma: float, is_alone: bool) -> bool:
+    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other.
+
+    is_alone: no other axis is filtered.
+    """
+    if is_alone:
+        return any(count <= most and size >= widths * sigma for most, widths in ALONE)
+    return any(count <= most and size >= max(least, widths * sigma) for most, least, widths in LAST)
 
 
 class BlockPass:
     """y (lines, size) = x (lines, size) filtered along lines; both are C-contiguous, and apart.
 
     Args:
+        dtype: of sums, a float one.
         step: between places of the grid, a whole number.
         middle: (odd,) the short filter along the grid.
         fill: what lies beyond the ends with the boundary "constant".
+        of, into: short integers that x or y holds, where they are not of dtype.
     """
 
     def __init__(
         self, lines: int, size: int, dtype: np.dtype, step: int, middle: np.ndarray, boundary: str,
-        fill: float, threads: int,
+        fill: float, threads: int, of: np.dtype | None = None, into: np.dtype | None = None,
     ):  # fmt: skip
-        self._size, self._fill, half, block = size, fill, len(middle) // 2, STEPS * step
-        self.count, self._shape = lines * size, (lines, size)
-        around = -(-(half + 2) // STEPS)  # blocks of sums beyond each end
-        self._whole, rest = size // block * block, size % block  # elements of whole blocks
-        blocks = size // block + (rest > 0)
-        near = np.zeros((block, BEYOND))  # of a block, by the places from one before it on
-        near[:] = cubic(np.arange(block)[:, None] / step - np.arange(-1, STEPS + 2))
-        along = np.zeros((BEYOND + 2 * half, BEYOND))
-        for place in range(BEYOND):
-            along[place : place + len(middle), place] = middle
-        self._up = (along @ near.T).astype(dtype)  # (sums, block)
-        taps = np.arange(BEYOND * step)  # from two places before a block on
-        down = cubic(taps[:, None] / step - np.arange(2, STEPS + 2)) / step
-        self._down = down.astype(dtype)  # (elements, STEPS)
-        inside = (size - len(taps) + 2 * step) // block  # the last block whose sums are of elements within
-        firsts = np.append(np.arange(-around, 1), np.arange(inside + 1, blocks + around))  # of the others
-        at = firsts[:, None] * block - 2 * step + taps  # (blocks, elements)
-        low, high = -int(at.min()), max(0, int(at.max()) + 1 - size)
-        self._ends = source_indices(boundary, size, low, high)[at + low]
-        self._filled = self._ends == OUTSIDE
-        self._at_once = max(1, AT_ONCE // self._ends.size)
-        self._sums = lines, blocks + 2 * around, STEPS
-        self._at_ends = firsts + around
-        row = STEPS * self._sums[1]
-        first = STEPS * around - 1 - half  # sum that the first block depends on
-        self._last = first + size // block * STEPS
-        self._to_grid = WindowProduct(
-            lines,
-            inside,
-            self._down,
-            (block - 2 * step, size, block),
-            (STEPS * (around + 1), row, STEPS),
-            threads,
-        )
-        self._back = WindowProduct(
-            lines, size // block, self._up, (first, row, STEPS), (0, size, block), threads
+        self.count, half, block = lines * size, len(middle) // 2, STEPS * step
+        blocks, each = -(-size // block), dtype.itemsize
+        tiles = block_tiles(each)
+        _, _, rows, wide, panel, tall = tiles
+        matrices = _matrices(step, middle, wide * panel, dtype, NUDGED if into else 1.0)
+        low = (half + 3) * step
+        high = (blocks * STEPS + (2 * half + 2 + STEPS) // STEPS * STEPS - half) * step - size
+        sources = source_indices(boundary, size, low, high)
+        ends = np.concatenate([sources[:low], sources[low + size :]])
+        filling = np.full(1, fill, of or dtype)
+        products = lines * blocks * (2 * BEYOND * block + (STEPS + 2 * half) * STEPS)
+        tasks = max(1, min(threads, products // SHARE, lines * blocks))
+        chunk = min(CHUNK, -(-blocks // -(-tasks // lines)))
+        # bytes of elements as they are, and as sums; of sums, filtered ones and outputs
+        spanned = whole_lines((rows * block + BEYOND * step) * each)
+        taken = (chunk + 2 * rows + tall) * STEPS
+        sizes = [
+            spanned,
+            spanned,
+            *[whole_lines((taken + 2 * half + BEYOND) * each)] * 2,
+            tall * block * each,
+        ]
+        places = np.cumsum([0, *map(whole_lines, sizes)])
+        values = (
+            0, 0, 0, places[-1], tasks, lines, size, step, half, blocks, chunk,
+            *(m.ctypes.data for m in matrices), len(matrices[-1]), ends.ctypes.data, low,
+            filling.ctypes.data, load_line(KINDS.index(of.name), each, simd.lanes(each)) if of else 0,
+            store_within(KINDS.index(into.name), each, simd.lanes(each)) if into else 0,
+            (of or dtype).itemsize, (into or dtype).itemsize, *places[1:5],
+        )  # fmt: skip
+        record, kept = np.array(values, np.int64), (*matrices, ends, filling)
+        names = BLOCK_FIELDS.names
+        self.run = RecordLaunch(
+            filter_blocks(each, *tiles), record, names, tasks * int(places[-1]), tasks, kept
         )
 
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Many threads may run it at once."""
-        x, y = (a.reshape(-1)[: self.count].reshape(self._shape) for a in (x, y))
-        sums = np.empty(self._sums, self._down.dtype)
-        for first in range(0, len(x), self._at_once):
-            part = slice(first, first + self._at_once)
-            near = x[part, self._ends]  # (lines, blocks, elements)
-            near[:, self._filled] = self._fill
-            sums[part, self._at_ends] = near @ self._down
-        self._to_grid.run(x, sums)
-        self._back.run(sums, y)
-        if self._whole < self._size:
-            last = sums.reshape(len(x), -1)[:, self._last : self._last + len(self._up)]
-            y[:, self._whole :] = last @ self._up[:, : self._size - self._whole]
+
+def _matrices(
+    step: int, middle: np.ndarray, panel: int, dtype: np.dtype, scale: float
+) -> tuple[np.ndarray, ...]:
+    """To the grid (BEYOND * step, STEPS), along it (STEPS + 2 * half, STEPS), back (panels, BEYOND, panel),
+    and the columns of a block at which panels begin."""
+    block = STEPS * step
+    down = cubic(np.arange(BEYOND * step)[:, None] / step - np.arange(2, STEPS + 2)) / step
+    along = np.zeros((STEPS + len(middle) - 1, STEPS))
+    for place in range(STEPS):
+        along[place : place + len(middle), place] = middle
+    up = cubic(np.arange(block) / step - np.arange(-1, STEPS + 2)[:, None]) * scale  # (BEYOND, block)
+    columns = np.minimum(np.arange(0, block, panel), block - panel)
+    packed = np.stack([up[:, at : at + panel] for at in columns])
+    return *(m.astype(dtype) for m in (down, along, packed)), columns

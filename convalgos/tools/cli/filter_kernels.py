@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 from convalgos.cpu.filtering import (
+    block_kernels,
     byte_sums,
     column_rates,
     decimated_sums,
@@ -26,7 +27,6 @@ from convalgos.cpu.filtering import (
     term_sums,
     whole_sums,
     window_kernels,
-    window_products,
 )
 from convalgos.cpu.runtime import recent_calls, record_launch
 from convalgos.cpu.runtime.packs import packs_words
@@ -65,8 +65,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             yield whole_sums.settle_window, (line_elements.KINDS.index(name), *kinds)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
-        for lanes, vectors, rows in {window_products.product_tile(size, columns) for columns in (8, 99)}:
-            yield window_products.multiply_windows, (size, lanes, vectors, rows)
+        yield block_kernels.filter_blocks, (size, *block_kernels.block_tiles(size))
         for name in ("uint8", "int16", "uint16") if size == 4 else ():
             for ends in (line_sums.sum_lines_of, line_elements.store_within):
                 yield ends, (line_elements.KINDS.index(name), *kinds)
