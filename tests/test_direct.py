@@ -11,7 +11,7 @@ from helpers import check, example
 
 from convalgos import ConvProblem
 from convalgos.core.epilogue import activated, activation_of
-from convalgos.core.layouts import blocked_layout
+from convalgos.core.layouts import blocked_layout, to_logical
 from convalgos.cpu import direct
 from convalgos.cpu.direct_pixels import DirectPixels
 from convalgos.cpu.gemm import row_blocking
@@ -132,6 +132,7 @@ def test_output_steps_and_images_that_lie_apart(algorithm, text):
     residual = np.cos(sums)
     expected = activated(sums + residual, activation_of("silu"))
     found = plan(x, w, bias=bias, activation="silu", residual=residual)
+    found, expected = (to_logical(y, problem.y_layout, problem.K) for y in (found, expected))
     assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
     if not plan.strided_batch:
         return

@@ -10,7 +10,7 @@ from convalgos.cpu.runtime.plan import Packed
 from convalgos.cpu.runtime.recorded_packing import recorded_packing
 from convalgos.network.dynamic_plans import DynamicConvolutionPlan
 from convalgos.network.planned import PlanLimits
-from convalgos.select import choose
+from convalgos.select import choose, find_algorithm
 from convalgos.select.constraints import Constraints
 
 NUMBERS = np.random.default_rng(3)
@@ -66,4 +66,5 @@ def test_a_run_is_launches(x, w):
         arrays[2].fill(np.nan)
         bound.run()
         right = choose.choose_plan(problem, "cpu", Constraints(allow="cpu.reference"))(*arrays[:2])
-        np.testing.assert_allclose(arrays[2], right, rtol=0, atol=1e-4)
+        most = find_algorithm(made.algorithm).error_bound(problem)  # of what this machine picks
+        assert np.abs(arrays[2] - right).max() <= most * np.abs(right).max()
