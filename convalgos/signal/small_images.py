@@ -92,10 +92,11 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
             if not other and are_booleans(in1, in2):
                 return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
             if not other and (halves := halves_widened(in1, in2)) is not None:
-                if in1.ndim > 1 and method == "auto":
-                    method = scipy.signal.choose_conv_method(in1, in2, mode)
-                if in1.ndim > 1 and method != "fft":  # SciPy sums no such numbers
-                    return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
+                if in1.ndim > 1:
+                    if method == "auto":
+                        method = scipy.signal.choose_conv_method(in1, in2, mode)
+                    if method != "fft":  # SciPy sums no such numbers
+                        return getattr(scipy.signal, function.__name__)(in1, in2, mode, method)
                 with np.errstate(over="ignore"):
                     return short(*halves, mode, method).astype(np.float16)
             return function(in1, in2, mode, method, **other)

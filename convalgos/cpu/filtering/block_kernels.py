@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.cpu.filtering.line_borders import copy_pixel
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import microkernel, simd
@@ -45,20 +46,19 @@ def block_tiles(size: int) -> tuple[int, int, int, int, int, int]:
 
 
 @jit.helper
-def gather_ends(x: int, size: int, target: int, ends: int, count: int, filling: int) -> None:
-    """Elements of some bytes by their numbers in a line; below 0 is what fills."""
-    sources = carray(pointer(ends), count, np.int64)
-    for i in range(count):
-        at = filling if sources[i] < 0 else x + sources[i] * size
-        to = target + i * size
-        if size == 4:
-            carray(pointer(to), 1, np.int32)[0] = carray(pointer(at), 1, np.int32)[0]
-        elif size == 8:
-            carray(pointer(to), 1, np.int64)[0] = carray(pointer(at), 1, np.int64)[0]
-        elif size == 2:
-            carray(pointer(to), 1, np.int16)[0] = carray(pointer(at), 1, np.int16)[0]
-        else:
-            carray(pointer(to), 1, np.int8)[0] = carray(pointer(at), 1, np.int8)[0]
+def gather_ends(a: Any, SIZE: int, x: int, target: int, at: int, count: int, scratch: int) -> None:
+    """Elements beyond an end as those of sums, by the numbers of their sources from ends[at] on; below 0 is
+    what fills."""
+    sources = carray(pointer(a.ends + at * 8), count, np.int64)
+    if a.load == 0:
+        for i in range(count):
+            source = a.filling if sources[i] < 0 else x + sources[i] * SIZE
+            copy_pixel(target + i * SIZE, source, 1, SIZE)
+    else:
+        for i in range(count):
+            source = a.filling if sources[i] < 0 else x + sources[i] * a.x_bytes
+            copy_pixel(scratch + i * a.x_bytes, source, 1, a.x_bytes)
+        call(a.load, (scratch, target, count))
 
 
 @jit.helper
@@ -68,10 +68,7 @@ def bring_elements(a: Any, SIZE: int, x: int, first: int, count: int, scratch: i
     before = min(max(-first, 0), count)
     behind = min(max(first + count - a.size, 0), count)
     if before > 0:
-        raw = scratch if a.load != 0 else target
-        gather_ends(x, a.x_bytes, raw, a.ends + (first + a.low) * 8, before, a.filling)
-        if a.load != 0:
-            call(a.load, (raw, target, before))
+        gather_ends(a, SIZE, x, target, first + a.low, before, scratch)
     within = count - before - behind
     if within > 0:
         source, to = x + (first + before) * a.x_bytes, target + before * SIZE
@@ -80,13 +77,8 @@ def bring_elements(a: Any, SIZE: int, x: int, first: int, count: int, scratch: i
         else:
             copy_bytes(to, source, within * SIZE)
     if behind > 0:
-        to = target + (count - behind) * SIZE
-        raw = scratch if a.load != 0 else to
-        gather_ends(
-            x, a.x_bytes, raw, a.ends + (a.low + first + count - behind - a.size) * 8, behind, a.filling
-        )
-        if a.load != 0:
-            call(a.load, (raw, to, behind))
+        last = first + count - behind
+        gather_ends(a, SIZE, x, target + (count - behind) * SIZE, a.low + last - a.size, behind, scratch)
 
 
 @jit.specialise

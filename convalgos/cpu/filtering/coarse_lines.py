@@ -72,16 +72,10 @@ class BlockPass:
         products = lines * blocks * (2 * BEYOND * block + (STEPS + 2 * half) * STEPS)
         tasks = max(1, min(threads, products // SHARE, lines * blocks))
         chunk = min(CHUNK, -(-blocks // -(-tasks // lines)))
-        # bytes of elements as they are, and as sums; of sums, filtered ones and outputs
-        spanned = whole_lines((rows * block + BEYOND * step) * each)
-        taken = (chunk + 2 * rows + tall) * STEPS
-        sizes = [
-            spanned,
-            spanned,
-            *[whole_lines((taken + 2 * half + BEYOND) * each)] * 2,
-            tall * block * each,
-        ]
-        places = np.cumsum([0, *map(whole_lines, sizes)])
+        spanned, taken = rows * block + BEYOND * step, (chunk + 2 * rows + tall) * STEPS + 2 * half + BEYOND
+        # elements as they are, and as sums; of sums, filtered ones and outputs
+        counts = spanned, spanned, taken, taken, tall * block
+        places = np.cumsum([0, *(whole_lines(count * each) for count in counts)])  # bytes
         values = (
             0, 0, 0, places[-1], tasks, lines, size, step, half, blocks, chunk,
             *(m.ctypes.data for m in matrices), len(matrices[-1]), ends.ctypes.data, low,

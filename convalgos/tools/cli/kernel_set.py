@@ -239,8 +239,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(weight_kernels.correlate_taps, size, lanes, rows, columns)
     for few, to_last in product(range(2, reorder.FEW + 1), range(2)):
         yield _kernel(reorder_kernels.reorder_few, size, lanes, few, to_last)
-    for name in ("reorder_rows", "reorder_pixels", "reorder_blocks"):
-        yield _kernel(getattr(reorder_kernels, name), size, lanes)
+    reorders = reorder_kernels.reorder_rows, reorder_kernels.reorder_pixels, reorder_kernels.reorder_blocks
+    yield from (_kernel(kernel, size, lanes) for kernel in reorders)
     yield from _of_output_steps(size, lanes)
     yield from (_kernel(factory, *given) for factory, given in transform_kernels(size, lanes))
     yield from _of_depthwise(size, lanes, halves.SAME, groups)
