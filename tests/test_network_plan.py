@@ -364,6 +364,20 @@ def test_a_network_comes_back_from_its_file(saved, monkeypatch):
         np.testing.assert_array_equal(y, expected)
 
 
+def test_what_a_call_makes_of_another_plan_is_not_stored(tmp_path):
+    net = Network(small_network(np.random.default_rng(5)))
+    x = np.ones((1, 3, 12, 16), np.float32)
+    net(x[..., :14])
+    expected = net(x)
+    net.plan((1, 3, 12, 15), workspace_limit=1 << 30)
+    net.save(tmp_path / "small.net")
+    again = Network.load(tmp_path / "small.net")
+    widths = [plan.planned.shapes["x"][3] for plan in again.plans()]
+    assert widths == [14, 15], "what has limits of its own is stored"
+    for y, right in zip(again(x), expected, strict=True):
+        np.testing.assert_array_equal(y, right)
+
+
 def test_regions_of_onnx_are_stored_as_models(tmp_path):
     onnx = pytest.importorskip("onnx", reason="regions are parts of ONNX models")
     pytest.importorskip("onnxruntime", reason="regions are run by ONNX Runtime")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
     from convalgos.network.staged_plan import StagedExplanation, StagedPlan
 
-PLANS = 64  # that a network keeps, for as many shapes of its inputs: those that came last
+STEPS = 1 << 16  # in all plans that a network keeps, for shapes of its inputs that came last: 5 KB each
 AGAIN = 8  # runs of a plan after which it is worth to choose for its own shapes
 REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
@@ -150,11 +150,12 @@ class Network:
             rough: until it has run AGAIN times, from when on a better one is looked for beside the calls.
         """
         key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
+        most = max(1, STEPS // max(1, len(plan.planned.steps)))
         with self._lock:
             self._plans[key] = plan
             self._plans.move_to_end(key)
             (self._rough.add if rough else self._rough.discard)(key)
-            while len(self._plans) > PLANS:  # those that others are made like stay the longest
+            while len(self._plans) > most:  # those that others are made like stay the longest
                 others = [k for k in self._plans if k != key]
                 made_like = (k for k in others if self._plans[k].choice.of_other_shapes)
                 gone = next(made_like, others[0])
@@ -169,10 +170,14 @@ class Network:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its plans and their prepared filters into a file, which `load` reads.
 
+        Plans that were made like others, for other sizes, are left out: a call makes them again sooner than
+        they are read.
+
         Raises:
             Unsupported: a part of it is run by a library whose regions cannot be stored.
         """
-        plans = [PlanRecord(p.planned, p.choice, p.limits, p.filters) for p in self.plans()]
+        own = [p for p in self.plans() if not p.choice.of_other_shapes or p.limits != PlanLimits()]
+        plans = [PlanRecord(p.planned, p.choice, p.limits, p.filters) for p in own]
         store_network(self.graph, plans, file_path("path", path))
 
     @classmethod

@@ -49,8 +49,8 @@ from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
-MADE = 2048  # plans of layers that are kept for further shapes
-STEPS = 4096  # and steps
+MADE = 1 << 13  # plans of layers that are kept for further shapes
+LIKE = 1 << 14  # and steps
 ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
 
 
@@ -141,7 +141,7 @@ class _Replanning:
     def _remember(self, key: Hashable, step: StepLike) -> None:
         """Keep what a step is for these shapes of its inputs: those of other inputs of the network may be
         the same behind strides."""
-        _forget_oldest(self._known.steps_like, STEPS)
+        _forget_oldest(self._known.steps_like, LIKE)
         self._known.steps_like[key] = step
 
     def _step(self, known: PlannedStep) -> Generator[None, None, PlannedStep]:
