@@ -101,6 +101,7 @@ class Network:
     def __init__(self, graph: NetworkGraph):
         self.graph = graph
         self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
+        self._chosen: dict[Any, NetworkPlan] = {}  # those of them that others are made like
         self._rough: set[Any] = set()  # shapes whose plan has the algorithms of much more, or less, work
         self._memories = MemoryPool()
         self._lock = threading.Lock()
@@ -155,11 +156,14 @@ class Network:
             self._plans[key] = plan
             self._plans.move_to_end(key)
             (self._rough.add if rough else self._rough.discard)(key)
+            self._chosen.pop(key, None)
+            if not plan.choice.of_other_shapes:
+                self._chosen[key] = plan
             while len(self._plans) > most:  # those that others are made like stay the longest
-                others = [k for k in self._plans if k != key]
-                made_like = (k for k in others if self._plans[k].choice.of_other_shapes)
-                gone = next(made_like, others[0])
+                made_like = (k for k in self._plans if k != key and k not in self._chosen)
+                gone = next(made_like, None) or next(k for k in self._plans if k != key)
                 del self._plans[gone]
+                self._chosen.pop(gone, None)
                 self._rough.discard(gone)
 
     def plans(self) -> list[NetworkPlan]:
@@ -268,7 +272,7 @@ class Network:
         if plan is None:
             plan = self._plan(shapes, PlanLimits(), math.inf)
             work = self.graph.input_elements
-            like = [work(p.planned.shapes) for p in self.plans() if not p.choice.of_other_shapes]
+            like = [work(p.planned.shapes) for p in self._chosen_plans()]
             own = work(shapes)
             near = any(own <= GROWTH * other and other <= GROWTH * own for other in like)
             self.keep(plan, rough=plan.choice.of_other_shapes and not near)
@@ -280,18 +284,23 @@ class Network:
         self.keep(found)
         return found
 
+    def _chosen_plans(self) -> list[NetworkPlan]:
+        """The few plans that were chosen for their own shapes; to look at all takes a millisecond."""
+        with self._lock:
+            return list(self._chosen.values())
+
     def _refine(self, plan: NetworkPlan) -> None:
         """Choose for the shapes of a plan, which has the choice of others."""
         shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
         self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
-        plans = self.plans()
-        known = [(plan.planned, plan.choice) for plan in plans if plan.limits == limits]
+        chosen = self._chosen_plans()
+        known = [(plan.planned, plan.choice) for plan in chosen if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
-        like = next((p for p in plans if p.planned.made_like is planned.made_like), None)
+        like = next((p for p in chosen if p.planned.made_like is planned.made_like), None)
         filters = filters_of_like(planned, like.planned, like.filters) if like else None
-        others = [plan.filters for plan in plans] if filters is None else ()
+        others = [plan.filters for plan in self.plans()] if filters is None else ()
         return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters, like)
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
