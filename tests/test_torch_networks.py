@@ -50,8 +50,8 @@ def test_frozen_models_give_the_numbers_of_torch(model):
     for shape in ((1, 3, 8, 8), (3, 3, 9, 7), (2, 3, 5, 5)):
         x = torch.randn(shape)
         same(frozen(x), model(x))
-        last = torch.randn(shape).to(memory_format=torch.channels_last)
-        same(frozen(last, 2.0, twice=True), model(last, 2.0, twice=True))
+    last = torch.randn(3, 3, 9, 7).to(memory_format=torch.channels_last)
+    same(frozen(last, 2.0, twice=True), model(last, 2.0, twice=True))
     assert "the model itself ran" not in frozen.report()
     assert not frozen(x)["y"].requires_grad and frozen(x)["y"].data_ptr() != frozen(x)["y"].data_ptr()
     for again in (copy.deepcopy(frozen), ct.freeze(model, (x,))):
@@ -116,6 +116,26 @@ def test_what_a_model_computes_and_does_not_return_is_left_out():
     frozen = ct.freeze(Forgetful().eval(), torch.ones(1, 3, 8, 8))
     assert torch.equal(frozen(-torch.ones(1, 3, 8, 8)), torch.zeros(1, 3, 8, 8))
     assert "sort" not in frozen.report()
+
+
+def test_models_that_are_compiled_for_open_sizes_are_read_once():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)).eval()
+    read = []
+
+    def backend(graph, example):
+        read.append(ct.compile_backend(graph, example))
+        return read[-1]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        for shape in ((1, 3, 8, 8), (1, 3, 9, 7), (1, 3, 10, 12), (1, 3, 90, 120), (1, 3, 7, 9)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(read) >= 3, "torch itself asks whether maps are large"
+    assert all(graph._calls is read[1]._calls for graph in read[1:])
+    (network,) = read[1]._calls.networks
+    assert network.free == (frozenset({2, 3}),) and not read[1]._calls.left_whole
 
 
 def test_compiled_models_give_the_numbers_of_torch(model, caplog):

@@ -83,13 +83,28 @@ def test_a_few_sizes_are_read_for_each_and_more_are_open():
     assert [net.is_open for net in networks] == [False] * whole_networks.FIXED + [True]
 
 
-def test_what_takes_long_to_read_for_open_sizes_is_read_for_each(monkeypatch):
+def test_what_takes_long_to_read_for_open_sizes_is_read_once_that_pays(monkeypatch):
     monkeypatch.setattr(whole_networks, "LONGER", 0)
-    sizes = [(1, 3, 6, w) for w in range(6, 8 + whole_networks.FIXED)]
-    networks = same_for(lambda m, x: m.conv(x), sizes, conv=nn.Conv2d(3, 4, 3))
-    assert not any(net.is_open for net in networks)
-    assert len(networks) == whole_networks.FIXED
-    assert {net.shapes[0] for net in networks} >= {sizes[0], sizes[-1]}
+    torch.manual_seed(0)
+    model = Does(lambda m, x: m.conv(x), conv=nn.Conv2d(3, 4, 3)).eval()
+    sizes = [(1, 3, 6, w) for w in range(6, 8 + whole_networks.KEPT)]
+    frozen = ct.freeze(model, torch.randn(sizes[0]))
+    calls = frozen._calls
+
+    def check(shape):
+        x = torch.randn(shape)
+        torch.testing.assert_close(frozen(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+        return {net.shapes[0] for net in calls.networks}
+
+    for shape in sizes:
+        read = check(shape)
+    assert not any(net.is_open for net in calls.networks)
+    assert read == set(sizes[: whole_networks.KEPT]), "those that came first"
+    assert f"the model itself ran, in 2 calls: {whole_networks.MANY}" in frozen.report()
+    calls._seconds = min(calls._spent.values())  # as long as one of them took
+    read = check(next(key[1] for key, seconds in calls._spent.items() if seconds == calls._seconds))
+    assert len(read) == whole_networks.KEPT and read - set(sizes[: whole_networks.KEPT])
+    assert sizes[0] in read, "the example's stays"
 
 
 def test_layers_whose_last_states_nobody_reads():

@@ -20,10 +20,12 @@ from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
 from convalgos.torch import threads
 from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 
-SHAPES = 64  # of arguments, whose network is remembered
-FIXED = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
+SHAPES = 4096  # of arguments, whose network is remembered
+FIXED = 2  # shapes that are read for themselves before sizes are open
+KEPT = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
-LONGER = 4  # times as long as fixed sizes took may the reading of open ones take
+LONGER, LONGEST = 4, 10.0  # times as long as fixed sizes took, and seconds, may open ones take to be read
+MANY = "it came in many sizes, and runs in torch until it pays to read it for these"
 
 
 class ReadNetwork(NamedTuple):
@@ -58,21 +60,27 @@ class WholeNetwork:
 
     The first calls of other shapes have the module read for each: where all sizes are known, more is computed
     here. Another batch, and other sizes than those of the first FIXED, have it read with those sizes open
-    that differ, and where it cannot be read so, or not soon, for each shape by itself. The numbers of its
-    parameters are taken as it is read.
+    that differ. Where it cannot be read so, or not soon, it is for KEPT shapes, and for others once they have
+    taken torch as long as the reading takes. The numbers of its parameters are taken as it is read.
 
     Args:
         module: in eval.
         run_whole: computes what no network can.
+        open_sizes: the dimensions of each tensor that are known to have other sizes in other calls.
     """
 
-    def __init__(self, module: nn.Module, run_whole: Callable[..., Any]):
+    def __init__(
+        self, module: nn.Module, run_whole: Callable[..., Any], open_sizes: Sequence[frozenset[int]] = ()
+    ):
         self.module = module
         self.run_whole = run_whole
+        self._open_sizes = tuple(open_sizes)
         self.left_whole: Counter[str] = Counter()  # why calls were left to torch -> how many
         self.networks: list[ReadNetwork] = []
         self._refused: list[tuple[frozenset[int], ...]] = []  # dimensions that could not be open
         self._seconds = 0.0  # that the reading for fixed sizes took at most
+        self._opens = True  # until open sizes took too long
+        self._spent: dict[Any, float] = {}  # seconds of torch, by shapes that are not read yet
         self._by_shapes: dict[Any, ReadNetwork | str] = {}
         self._lock = threading.Lock()
 
@@ -84,37 +92,45 @@ class WholeNetwork:
             tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
             others = (spec, tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves))
         reason = why_left(tensors)
-        if reason is None:
-            found = self.network(arguments, keywords, tensors, others)
-            if isinstance(found, ReadNetwork):
-                return _run(found, tensors)
-            reason = found
-        return self.leave(reason, arguments, keywords)
+        if reason is not None:
+            return self.leave(reason, arguments, keywords)
+        key = (others, *(t.shape for t in tensors))
+        found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
+        if isinstance(found, ReadNetwork):
+            return _run(found, tensors)
+        if found is not None:
+            return self.leave(found, arguments, keywords)
+        began = time.monotonic()
+        outputs = self.leave(MANY, arguments, keywords)
+        if len(self._spent) >= SHAPES:
+            self._spent.clear()
+        self._spent[key] = self._spent.get(key, 0.0) + time.monotonic() - began
+        return outputs
 
     def leave(self, reason: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Let torch compute a call."""
         self.left_whole[reason] += 1
         return self.run_whole(*arguments, **keywords)
 
-    def network(
-        self, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor], others: Any
-    ) -> ReadNetwork | str:
-        """The network for a call, or why there is none."""
-        key = (others, *(t.shape for t in tensors))
-        found = self._by_shapes.get(key)
-        if found is None:
-            with self._lock:
-                found = self._by_shapes.get(key)
-                if found is None:
-                    found = self._read(arguments, keywords, tensors, others)
-                    while len(self._by_shapes) >= SHAPES:
-                        self._by_shapes.pop(next(iter(self._by_shapes)))
-                    self._by_shapes[key] = found
+    def _found(
+        self, key: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor]
+    ) -> ReadNetwork | str | None:
+        """The network for a call, or why there is none; None where it does not pay yet to read one."""
+        with self._lock:
+            found = self._by_shapes.get(key)
+            if found is None:
+                found = self._read(key, arguments, keywords, tensors)
+            if found is not None:
+                while len(self._by_shapes) >= SHAPES:
+                    self._by_shapes.pop(next(iter(self._by_shapes)))
+                self._by_shapes[key] = found
+                self._spent.pop(key, None)
         return found
 
     def _read(
-        self, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor], others: Any
-    ) -> ReadNetwork | str:
+        self, key: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor]
+    ) -> ReadNetwork | str | None:
+        others = key[0]
         shapes = tuple(tuple(t.shape) for t in tensors)
         for known in self.networks:
             if known.takes(shapes, others):
@@ -124,8 +140,10 @@ class WholeNetwork:
         for free in (self._free(shapes, others), fixed):
             if free is None:
                 continue
+            if free is fixed and self._count_fixed() >= KEPT and self._spent.get(key, 0.0) < self._seconds:
+                return None
             began = time.monotonic()
-            limits = (free, LONGER * self._seconds) if any(free) else ()
+            limits = (free, self._patience()) if any(free) else ()
             try:
                 read = graph_of_module(self.module, arguments, keywords, *limits)
                 found = ReadNetwork(Network(read.graph), read, others, shapes, free)
@@ -136,24 +154,34 @@ class WholeNetwork:
                     return found
             except (ValueError, Unsupported) as error:
                 reason = str(error)
+            self._opens &= not any(free) or time.monotonic() - began < self._patience()
             self._refused.append(free)
         return reason
 
     def _free(self, shapes: Sequence[Shape], others: Any) -> tuple[frozenset[int], ...] | None:
         """The fewest dimensions to open beside those of a known network; None where that is not tried."""
-        if sum(known.is_open for known in self.networks) >= OPEN:
+        if not self._opens or len(self.networks) - self._count_fixed() >= OPEN:
             return None
+        if any(self._open_sizes) and len(self._open_sizes) == len(shapes) and not self.networks:
+            return None if self._open_sizes in self._refused else self._open_sizes
         ways = [way for known in self.networks if known.others == others and (way := known.freed(shapes))]
         ways = [way for way in ways if not any(_within(old, way) for old in self._refused)]
-        if sum(not known.is_open for known in self.networks) < FIXED:
+        if self._count_fixed() < FIXED:
             ways = [way for way in ways if all(own <= {0} for own in way)]
         return min(ways, key=lambda way: sum(map(len, way)), default=None)
+
+    def _patience(self) -> float:
+        """Seconds that the reading for open sizes may take."""
+        return min(LONGEST, LONGER * self._seconds) if self._seconds else LONGEST
+
+    def _count_fixed(self) -> int:
+        return sum(not known.is_open for known in self.networks)
 
     def _keep(self, found: ReadNetwork) -> None:
         """Remember a network, and forget the oldest of too many of fixed sizes, but for the first."""
         self.networks.append(found)
         fixed = [known for known in self.networks if not known.is_open]
-        if len(fixed) > FIXED:
+        if len(fixed) > KEPT:
             old = fixed[1]
             self.networks = [known for known in self.networks if known is not old]
             self._by_shapes = {key: known for key, known in self._by_shapes.items() if known is not old}

@@ -77,8 +77,9 @@ class TorchModel(OnnxModel):
 def _tried(size: Any) -> int:
     """A size that is open, for one value of each of the symbols in it."""
     expression, known = size.node.expr, size.node.shape_env
+    hint = getattr(known, "optimization_hint", None) or known.size_hint  # the name before torch 2.13
     symbols = sorted(expression.free_symbols, key=str)
-    numbers = {s: int(known.size_hint(s)) + APART * _number(s) for s in symbols}
+    numbers = {s: int(hint(s)) + APART * _number(s) for s in symbols}
     return int(expression.xreplace(numbers))
 
 
