@@ -500,7 +500,7 @@ def test_other_sizes_take_the_filters_that_are_prepared(monkeypatch):
     model = b.model(b.node("Relu", b.conv(b.node("Relu", b.conv(), name="between"))))
     session = Session(model)
     steps = len(session.network.plan((1, 8, 9, 17)).planned.steps)
-    monkeypatch.setattr(network, "STEPS", 3 * steps)
+    monkeypatch.setattr("convalgos.network.recent_plans.STEPS", 3 * steps)
     other = onnxruntime.InferenceSession(model.SerializeToString())
     sizes = [(1, 8, 9, 17), (1, 8, 9, 18), (2, 8, 9, 16), (1, 8, 9, 40), (1, 8, 9, 17)]
     for size in sizes:

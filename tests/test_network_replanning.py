@@ -278,7 +278,7 @@ def test_direct_in_blocks_is_cut_like_other_sizes(text):
 def test_plans_that_others_are_made_like_stay(monkeypatch):
     net = Network(gated_network(np.random.default_rng(3)))
     steps = len(net.plan((1, 3, 32, 30)).planned.steps)
-    monkeypatch.setattr("convalgos.network.network.STEPS", 3 * steps)
+    monkeypatch.setattr("convalgos.network.recent_plans.STEPS", 3 * steps)
     for size in (32, 33, 34, 35, 32, 36):
         net(np.zeros((1, 3, size, 30), np.float32))
     heights = [plan.planned.shapes["x"][2] for plan in net.plans()]
@@ -287,7 +287,7 @@ def test_plans_that_others_are_made_like_stay(monkeypatch):
 
 
 def test_plans_that_are_let_go_of_are_gone_at_once(monkeypatch):
-    monkeypatch.setattr("convalgos.network.network.STEPS", 1)
+    monkeypatch.setattr("convalgos.network.recent_plans.STEPS", 1)
     net = Network(gated_network(np.random.default_rng(3)))
     gc.disable()
     try:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import count
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +22,7 @@ from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.memory import MemoryPool
 from convalgos.network.planned import PlanLimits, Planned
+from convalgos.network.recent_plans import RecentPlans
 from convalgos.network.saved import PlanRecord, store_network, stored_network
 from convalgos.network.stages import StagedRun, stages_of
 from convalgos.network.step_options import GROWTH
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
     from convalgos.network.staged_plan import StagedExplanation, StagedPlan
 
-STEPS = 1 << 16  # in all plans that a network keeps, for shapes of its inputs that came last: 5 KB each
 AGAIN = 8  # runs of a plan after which it is worth to choose for its own shapes
 REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
@@ -100,11 +98,8 @@ class Network:
 
     def __init__(self, graph: NetworkGraph):
         self.graph = graph
-        self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
-        self._chosen: dict[Any, NetworkPlan] = {}  # those of them that others are made like
-        self._rough: set[Any] = set()  # shapes whose plan has the algorithms of much more, or less, work
+        self._plans: RecentPlans[NetworkPlan] = RecentPlans()
         self._memories = MemoryPool()
-        self._lock = threading.Lock()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
     @property
@@ -151,25 +146,11 @@ class Network:
             rough: until it has run AGAIN times, from when on a better one is looked for beside the calls.
         """
         key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
-        most = max(1, STEPS // max(1, len(plan.planned.steps)))
-        with self._lock:
-            self._plans[key] = plan
-            self._plans.move_to_end(key)
-            (self._rough.add if rough else self._rough.discard)(key)
-            self._chosen.pop(key, None)
-            if not plan.choice.of_other_shapes:
-                self._chosen[key] = plan
-            while len(self._plans) > most:  # those that others are made like stay the longest
-                made_like = (k for k in self._plans if k != key and k not in self._chosen)
-                gone = next(made_like, None) or next(k for k in self._plans if k != key)
-                del self._plans[gone]
-                self._chosen.pop(gone, None)
-                self._rough.discard(gone)
+        self._plans.add(key, plan, rough)
 
     def plans(self) -> list[NetworkPlan]:
         """Those that calls run by."""
-        with self._lock:
-            return list(self._plans.values())
+        return self._plans.all()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the network, its plans and their prepared filters into a file, which `load` reads.
@@ -253,10 +234,7 @@ class Network:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
-        else:
-            with suppress(KeyError):  # another thread has let go of it just now
-                self._plans.move_to_end(key)
-        if key in self._rough and next(plan.runs) == AGAIN:
+        if self._plans.is_rough(key) and next(plan.runs) == AGAIN:
             threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
         return plan.run(views)
 
@@ -272,7 +250,7 @@ class Network:
         if plan is None:
             plan = self._plan(shapes, PlanLimits(), math.inf)
             work = self.graph.input_elements
-            like = [work(p.planned.shapes) for p in self._chosen_plans()]
+            like = [work(p.planned.shapes) for p in self._plans.chosen()]
             own = work(shapes)
             near = any(own <= GROWTH * other and other <= GROWTH * own for other in like)
             self.keep(plan, rough=plan.choice.of_other_shapes and not near)
@@ -284,18 +262,13 @@ class Network:
         self.keep(found)
         return found
 
-    def _chosen_plans(self) -> list[NetworkPlan]:
-        """The few plans that were chosen for their own shapes; to look at all takes a millisecond."""
-        with self._lock:
-            return list(self._chosen.values())
-
     def _refine(self, plan: NetworkPlan) -> None:
         """Choose for the shapes of a plan, which has the choice of others."""
         shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
         self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
-        chosen = self._chosen_plans()
+        chosen = self._plans.chosen()
         known = [(plan.planned, plan.choice) for plan in chosen if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
         like = next((p for p in chosen if p.planned.made_like is planned.made_like), None)
