@@ -15,11 +15,12 @@ from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
-from convalgos.signal.small_calls import KEPT
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
 ROUNDS = 3  # of a method that is measured; the fastest counts
+KEPT = 1 << 22  # bytes of answers
 LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
-_known: dict[Any, str] = {}  # answers, by what they depend on
+_known = SizeCache(KEPT)  # answers, by what they depend on
 also_forget(_known.clear)
 _arange = np.arange  # looked up once: this is most of what takes time here
 
@@ -48,7 +49,7 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     if arrays and in1.dtype.kind in "iu" and in2.dtype.kind in "iu" and in1.size and in2.size:
         return _of_integers(in1, in2, mode)
     key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
-    if arrays and (known := _known.get(key)) is not None:
+    if arrays and (known := _known[key]) is not UNKNOWN:
         return known
     y = _chosen(in1, in2, mode, measure)
     if y is None:
@@ -63,16 +64,14 @@ def _of_integers(x: np.ndarray, w: np.ndarray, mode: str) -> Any:
     if int(np.abs(x).max()) * int(np.abs(w).max()) * min(x.size, w.size) >= LARGEST:
         return "direct"
     key = x.shape, w.shape, mode
-    if (known := _known.get(key)) is None:
+    if (known := _known[key]) is UNKNOWN:
         zeros = (np.broadcast_to(0.0, a.shape) for a in (x, w))
         known = _keep(key, scipy.signal.choose_conv_method(*zeros, mode))
     return known
 
 
 def _keep(key: Any, method: Any) -> Any:
-    if len(_known) >= KEPT:
-        _known.clear()
-    _known[key] = method
+    _known.keep(key, method)
     return method
 
 

@@ -7,24 +7,26 @@ but where a plan prepares filters at once.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from convalgos.core import recent_filters
-from convalgos.core.errors import Unsupported
 from convalgos.core.plan import Plan
-from convalgos.core.plan_cache import also_forget
+from convalgos.core.plan_cache import also_forget, weight
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal.outputs import holds_result
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
+from convalgos.signal.whole_transforms import is_new_of_lines
 
 PRODUCTS = 1 << 19  # from which on plans are faster than small calls; Sapphire Rapids, two threads
 WAYS = ("cpu.depthwise.rows", "cpu.fft_lines")  # other plans are no faster than small calls
 SHARE = 1 / 8  # of a run that preparing a filter may take where it is prepared at once
-KEPT = 256  # shapes
+LIMITS = Constraints(deny="cpu.reference")
+KEPT = 1 << 24  # bytes of plans that are kept
 
 
 class LinePlan(NamedTuple):
@@ -35,8 +37,7 @@ class LinePlan(NamedTuple):
     at_once: bool
 
 
-NEW = object()  # stands for what is not known yet
-_known: dict[Any, Any] = {}  # a `LinePlan`, or None where there is no plan that is faster
+_known = SizeCache(KEPT)  # a `LinePlan`, or None where there is no plan that is faster
 also_forget(_known.clear)
 
 
@@ -58,11 +59,12 @@ def filtered_lines(
     ):
         out = None
     key = x.shape, h.size, x.dtype.char, first, count, setting()
-    known = _known.get(key, NEW)
-    if known is NEW:
-        if len(_known) >= KEPT:
-            _known.clear()
-        known = _known[key] = _made(x, h.size, first, count)
+    known = _known[key]
+    if known is UNKNOWN:
+        if is_new_of_lines(key, x.shape[-1], h.size, x.size):
+            return None
+        known = _made(x, h.size, first, count)
+        _known.keep(key, known, 0 if known is None else weight(known.plan))
     if known is None:
         return None
     plan, w = known.plan, h.reshape(1, 1, -1)
@@ -90,12 +92,11 @@ def _made(x: np.ndarray, taps: int, first: int, count: int) -> LinePlan | None:
     problem = ConvProblem(
         (x.size // n, 1, n), (1, 1, taps), padding=(padding,), mode="convolution", dtype=x.dtype.name
     )
-    try:
-        ranking = choose.rank(problem, "cpu", Constraints(deny="cpu.reference"))
-        plan = choose.explained(ranking)
-    except Unsupported:
+    found = choose.close_candidates(problem, "cpu", LIMITS, 1.0)
+    if not found or found[0].algorithm.id not in WAYS:
         return None
-    best = ranking.candidates[0]
-    if plan.algorithm not in WAYS or best.algorithm.id != plan.algorithm:
+    best = found[0]
+    plan = choose.plan_candidate(best, LIMITS)
+    if plan.algorithm != best.algorithm.id:
         return None
     return LinePlan(plan, problem.x_shape, best.prepare_s < SHARE * best.predicted_s)

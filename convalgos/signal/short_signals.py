@@ -16,6 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.modes import larger, products_summed
 from convalgos.signal.small_images import convolved_small
+from convalgos.signal.whole_transforms import ONE_THREAD, cyclic
 from convalgos.signal.window_sums import few_along
 
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
@@ -33,7 +34,6 @@ ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and a
 ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
-ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
 SINGLE = frozenset("fF")
@@ -89,7 +89,7 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     if not _is_whole(inside, others, elements, complexes, single):
         return None
     lengths = [scipy.fft.next_fast_len(n, complexes == 0) for n in full]
-    y = _cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
+    y = cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
     crops = [_crop(mode, *pair) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
     return np.array(y[tuple(crops)], order="C", copy=None if mode == "full" else True)
 
@@ -188,22 +188,6 @@ def _by_groups(x: np.ndarray, w: np.ndarray, mode: str, axis: int) -> np.ndarray
             return None
         parts.append(part)
     return np.ascontiguousarray(np.array(parts).swapaxes(0, axis))
-
-
-def _cyclic(x: np.ndarray, w: np.ndarray, lengths: list[int], along: list[int], workers: int) -> np.ndarray:
-    """The cyclic convolution of some lengths along some axes; transforms of one axis begin sooner."""
-    fft, several = scipy.fft, "n" if len(along) > 1 else ""
-    at: tuple[Any, Any] = (lengths, along) if several else (lengths[0], along[0])
-    if x.dtype.kind == w.dtype.kind == "f":
-        to, back = getattr(fft, f"rfft{several}"), getattr(fft, f"irfft{several}")
-        y: np.ndarray = back(to(x, *at) * to(w, *at), *at)
-        return y
-    to, back = getattr(fft, f"fft{several}"), getattr(fft, f"ifft{several}")
-    spectrum, other = (to(a, *at, workers=workers) for a in (x, w))
-    holds = all(n >= k for n, k in zip(spectrum.shape, other.shape, strict=True))  # else that is repeated
-    spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
-    y = back(spectrum, None, at[1], workers=workers, overwrite_x=True)
-    return y
 
 
 def _floating(array: np.ndarray, single: bool) -> np.ndarray:

@@ -17,9 +17,9 @@ import scipy  # whose parts are imported when they are used
 from convalgos.signal.booleans import convolved_booleans
 from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
 from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
+from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
     BYTES_OF_SIGNAL,
-    NEW,
     Function,
     Small,
     known_calls,
@@ -148,8 +148,8 @@ def _called(
             return None
         x, w, dtype = mixed
     key = x.shape, w.shape, id(dtype), correlates, options
-    known = known_calls.get(key, NEW)
-    if known is NEW:
+    known = known_calls[key]
+    if known is UNKNOWN:
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
         return None
@@ -210,7 +210,7 @@ def _bordered(
                 (first - start, count) for (first, count), (start, _) in zip(wanted, spans, strict=True)
             ]
     places = reads(BOUNDARIES[boundary], pairs, wanted)
-    made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, fill)
+    made = small(dtype, places, swapped or not correlates, fill)
     return made and made._replace(swapped=swapped, taps=taps)
 
 
@@ -242,8 +242,7 @@ def _unbordered(
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     places = reads("constant", pairs, wanted)
-    sizes, taps_along = zip(*pairs, strict=True)
-    made = small(dtype, taps_along, places, swapped or not correlates, x_shape=sizes)
+    made = small(dtype, places, swapped or not correlates)
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
 
 

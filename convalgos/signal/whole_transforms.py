@@ -1,0 +1,86 @@
+"""Convolutions by three transforms of whole arrays, through SciPy's FFT: no problem, no plan, nothing kept.
+
+They are also how sizes are convolved that have not come often: to plan for a size takes as long as the
+transforms of some ten thousand elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy  # whose parts are imported when they are used
+
+from convalgos.core.plan_cache import also_forget
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
+
+ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
+# Elements that are transformed in the time that planning takes, and of lines, for which there are fewer ways;
+# and calls for arrays of about one size, for which planning takes longer; Zen 4
+PLANNED, PLANNED_LINES, PLANNED_ALIKE = 1 << 16, 1 << 14, 8
+ALIKE = 4  # times as long as a filter, up to which lines are of about its length
+KEPT = 1 << 22  # bytes of sizes
+
+_asked = SizeCache(KEPT)  # elements that were transformed for a size
+also_forget(_asked.clear)
+
+
+def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
+    """Whether calls of a size, each for so many elements, have transformed less than `most`, with this one."""
+    if elements >= most:
+        return False
+    before = _asked[key]
+    if before is UNKNOWN:
+        _asked.keep(key, elements)
+        return True
+    if before + elements >= most:
+        return False
+    _asked[key] = before + elements
+    return True
+
+
+def is_new_of_lines(key: Any, n: int, taps: int, elements: int) -> bool:
+    """The same of lines of n samples: of one that is not much longer than its filter, by so many calls."""
+    if ALIKE * taps > n:
+        elements = min(elements, PLANNED_LINES // PLANNED_ALIKE)
+    return is_new(key, elements, PLANNED_LINES)
+
+
+def transformed_whole(
+    x: np.ndarray, w: np.ndarray, along: Sequence[int], wanted: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    """Elements `wanted`, (first, count), of the full convolution along some axes; the others broadcast.
+
+    Both are of one precision. What is not finite is spread.
+    """
+    # as long that what wraps around meets no element that is wanted
+    least = [
+        max(x.shape[i], w.shape[i], first + count, x.shape[i] + w.shape[i] - 1 - first)
+        for i, (first, count) in zip(along, wanted, strict=True)
+    ]
+    real = x.dtype.kind == w.dtype.kind == "f"
+    lengths = [scipy.fft.next_fast_len(n, real) for n in least]
+    y = cyclic(x, w, lengths, along, 1)
+    crops = [slice(None)] * y.ndim
+    for i, (first, count) in zip(along, wanted, strict=True):
+        crops[i] = slice(first, first + count)
+    return y[tuple(crops)].copy()
+
+
+def cyclic(
+    x: np.ndarray, w: np.ndarray, lengths: Sequence[int], along: Sequence[int], workers: int
+) -> np.ndarray:
+    """The cyclic convolution of some lengths along some axes; transforms of one axis begin sooner."""
+    fft, several = scipy.fft, "n" if len(along) > 1 else ""
+    at: tuple[Any, Any] = (lengths, along) if several else (lengths[0], along[0])
+    if x.dtype.kind == w.dtype.kind == "f":
+        to, back = getattr(fft, f"rfft{several}"), getattr(fft, f"irfft{several}")
+        y: np.ndarray = back(to(x, *at) * to(w, *at), *at)
+        return y
+    to, back = getattr(fft, f"fft{several}"), getattr(fft, f"ifft{several}")
+    spectrum, other = (to(a, *at, workers=workers) for a in (x, w))
+    holds = all(n >= k for n, k in zip(spectrum.shape, other.shape, strict=True))  # else that is repeated
+    spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
+    y = back(spectrum, None, at[1], workers=workers, overwrite_x=True)
+    return y
