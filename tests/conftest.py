@@ -63,6 +63,15 @@ def shipped_figures(monkeypatch):
     monkeypatch.setenv(profiles.VARIABLE, "avx512_intel")
 
 
+@pytest.fixture
+def sizes_that_come_often(monkeypatch):
+    """Signals of all sizes have plans of their own from the first call on."""
+    from convalgos.signal import line_plans, problems
+
+    for module in (line_plans, problems):
+        monkeypatch.setattr(module, "is_new", lambda *given: False)
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """As on a machine where nothing else runs: no other program decides what is measured and remembered."""

@@ -41,7 +41,7 @@ def function(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_values_are_those_without_out(name):
+def test_values_are_those_without_out(name, sizes_that_come_often):
     given, options = CALLS[name]
     wanted = function(name)(*given, **options)
     assert inspect.signature(function(name)).parameters["out"].kind is inspect.Parameter.KEYWORD_ONLY
@@ -66,7 +66,7 @@ def test_values_are_those_without_out(name):
 
 
 @pytest.mark.parametrize("name", PLANNED)
-def test_plans_write_there_at_once(name, monkeypatch):
+def test_plans_write_there_at_once(name, monkeypatch, sizes_that_come_often):
     given, options = PLANNED[name]
     monkeypatch.setattr(outputs, "_write", lambda y, out: pytest.fail("the result was copied"))
     out = np.full(function(name)(*given, **options).shape, np.nan)

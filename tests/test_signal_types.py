@@ -77,7 +77,7 @@ def test_halves_of_several_axes(name, monkeypatch):
 
 
 @pytest.mark.parametrize("chars", ["dD", "fF"])
-def test_complex_filters_of_lines_are_transformed_one_by_one(chars, monkeypatch):
+def test_complex_filters_of_lines_are_transformed_one_by_one(chars, monkeypatch, sizes_that_come_often):
     calls, whole = [], problems._by_each_filter
     monkeypatch.setattr(problems, "_by_each_filter", lambda *given: calls.append(1) or whole(*given))
     for n, k, lines in ((6089, 62, ()), (3000, 300, (2,))):

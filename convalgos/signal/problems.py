@@ -21,7 +21,7 @@ from convalgos.select.constraints import Constraints
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.outputs import holds_result
-from convalgos.signal.whole_transforms import is_new, is_new_of_lines, transformed_whole
+from convalgos.signal.whole_transforms import ALIKE, CALLS_ALIKE, is_new, transformed_whole
 
 SUMS = ("cpu.direct", "cpu.depthwise", "cpu.im2col")
 TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
@@ -143,9 +143,9 @@ def _is_new(
     """Whether a size has not come so often that a plan is worth its making."""
     elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
     key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
-    if len(convolved) > 1:
-        return is_new(key, elements)
-    return is_new_of_lines(key, x.shape[convolved[0]], w.shape[convolved[0]], elements)
+    if len(convolved) == 1 and ALIKE * w.shape[convolved[0]] > x.shape[convolved[0]]:
+        return is_new(key, 1, CALLS_ALIKE)
+    return is_new(key, elements)
 
 
 def real_parts(array: np.ndarray, axis: int) -> np.ndarray:

@@ -16,10 +16,10 @@ from convalgos.core.plan_cache import also_forget
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
 ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
-# Elements that are transformed in the time that planning takes, and of lines, for which there are fewer ways;
-# and calls for arrays of about one size, for which planning takes longer; Zen 4
-PLANNED, PLANNED_LINES, PLANNED_ALIKE = 1 << 16, 1 << 14, 8
-ALIKE = 4  # times as long as a filter, up to which lines are of about its length
+PLANNED = 1 << 17  # elements that are transformed in about the time that planning takes; Zen 4
+# Times as long as a filter, up to which lines are of about its length, and so many calls for such a size: no
+# other has a plan for that filter, and to find the fastest takes longer
+ALIKE, CALLS_ALIKE = 4, 8
 KEPT = 1 << 22  # bytes of sizes
 
 _asked = SizeCache(KEPT)  # elements that were transformed for a size
@@ -27,7 +27,7 @@ also_forget(_asked.clear)
 
 
 def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
-    """Whether calls of a size, each for so many elements, have transformed less than `most`, with this one."""
+    """Whether all calls of a size, each for so many elements, came to less than `most`, this one included."""
     if elements >= most:
         return False
     before = _asked[key]
@@ -38,13 +38,6 @@ def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
         return False
     _asked[key] = before + elements
     return True
-
-
-def is_new_of_lines(key: Any, n: int, taps: int, elements: int) -> bool:
-    """The same of lines of n samples: of one that is not much longer than its filter, by so many calls."""
-    if ALIKE * taps > n:
-        elements = min(elements, PLANNED_LINES // PLANNED_ALIKE)
-    return is_new(key, elements, PLANNED_LINES)
 
 
 def transformed_whole(
