@@ -6,7 +6,7 @@ import scipy.signal
 
 import convalgos as ca
 from convalgos.core import recent_filters
-from convalgos.signal import line_plans, whole_transforms
+from convalgos.signal import line_plans, new_sizes
 
 RNG = np.random.default_rng(26)
 ONE = np.ones(1, "f4")
@@ -20,6 +20,7 @@ def plans(request, monkeypatch):
         return request.param == "seldom" and most == line_plans.PLANNED
 
     monkeypatch.setattr(line_plans, "is_new", is_new)
+    monkeypatch.setattr(line_plans, "is_new_with_such_taps", lambda *given: False)
     monkeypatch.setattr(line_plans, "PRODUCTS", 0)
     line_plans._known.clear()
     yield line_plans._known
@@ -112,7 +113,7 @@ def test_sizes_that_come_seldom_share_plans_until_they_come_often(monkeypatch):
     """Ever new lengths are filtered by some plans of few lengths, and one that comes again by its own."""
     monkeypatch.setattr(line_plans, "PLANNED_LONGER", 0)
     line_plans._known.clear()
-    whole_transforms._asked.clear()
+    new_sizes._asked.clear()
     h = RNG.standard_normal(300)
     for n in range(4097, 4608, 7):
         x = RNG.standard_normal((2, n))

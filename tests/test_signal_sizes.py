@@ -7,7 +7,7 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
-from convalgos.signal import problems, small_calls, small_images, small_lines, whole_transforms
+from convalgos.signal import new_sizes, problems, small_calls, small_images, small_lines, whole_transforms
 from convalgos.signal.modes import wanted_of
 from convalgos.signal.size_cache import ENTRY, UNKNOWN, SizeCache
 
@@ -85,9 +85,9 @@ def test_whole_transforms(shapes, chars):
 def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     planned, plan = [], problems.signal_plan
     monkeypatch.setattr(problems, "signal_plan", lambda *given: planned.append(given) or plan(*given))
-    whole_transforms._asked.clear()
+    new_sizes._asked.clear()
     w = array((1, 300), "D")
-    calls = whole_transforms.PLANNED // (2 * 3000)
+    calls = new_sizes.PLANNED // (2 * 3000)
     for call in range(calls + 2):
         x = array((2, 3000), "d")
         check(ca.signal.oaconvolve(x, w, axes=1), scipy.signal.oaconvolve(x, w, axes=1), call)
@@ -96,14 +96,14 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     planned.clear()
     ca.signal.oaconvolve(x, w, axes=1)
     assert not planned
-    x = array((2, whole_transforms.PLANNED), "d")  # as long as planning takes
+    x = array((2, new_sizes.PLANNED), "d")  # as long as planning takes
     check(ca.signal.oaconvolve(x, w, axes=1), scipy.signal.oaconvolve(x, w, axes=1))
     assert planned
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_spread_by_the_first_call_of_a_size(bad):
-    whole_transforms._asked.clear()
+    new_sizes._asked.clear()
     for x_shape, w_shape in (((3001,), (400,)), ((150, 160), (20, 20)), ((30, 31, 32), (6, 6, 6))):
         x, w = array(x_shape, "d"), array(w_shape, "d")
         x.flat[77] = bad

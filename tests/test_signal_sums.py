@@ -182,7 +182,7 @@ def test_groups_of_small_convolutions_are_not_transformed(monkeypatch, types):
 
 
 @pytest.mark.parametrize("char", "fdFD")
-def test_separable_filters_of_single_taps_multiply(monkeypatch, char):
+def test_separable_filters_of_single_taps_multiply(monkeypatch, char, sizes_that_come_often):
     theirs = scipy.signal.sepfir2d
     monkeypatch.setattr(scipy.signal, "sepfir2d", None)
     monkeypatch.setattr(small_separable, "SINGLE_TAPS", 0)  # up to which the compiled call is

@@ -19,9 +19,9 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
+from convalgos.signal.new_sizes import is_nearly_as_long, is_new, is_new_with_such_taps
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
-from convalgos.signal.whole_transforms import ALIKE, CALLS_ALIKE, is_new
 
 PRODUCTS = 1 << 19  # from which on plans are faster than small calls; Sapphire Rapids, two threads
 WAYS = ("cpu.depthwise.rows", "cpu.fft_lines")  # other plans are no faster than small calls
@@ -65,9 +65,10 @@ def filtered_lines(
     key = x.shape, taps, x.dtype.char, padding, setting()
     known = _known[key]
     if known is UNKNOWN:
-        if ALIKE * taps > n and is_new(key, 1, CALLS_ALIKE):
-            return None
-        if ALIKE * taps <= n and is_new(key, x.size, PLANNED):
+        if is_nearly_as_long(taps, n):
+            if is_new_with_such_taps(n, taps, x.dtype.char):
+                return None
+        elif is_new(key, x.size, PLANNED):
             return _as_longer(x, h, padding, count)
         known = _kept(key)
     if known is None:

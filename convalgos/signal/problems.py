@@ -20,8 +20,9 @@ from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, larger, wanted_of
+from convalgos.signal.new_sizes import is_nearly_as_long, is_new, is_new_with_such_taps
 from convalgos.signal.outputs import holds_result
-from convalgos.signal.whole_transforms import ALIKE, CALLS_ALIKE, is_new, transformed_whole
+from convalgos.signal.whole_transforms import transformed_whole
 
 SUMS = ("cpu.direct", "cpu.depthwise", "cpu.im2col")
 TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
@@ -143,8 +144,9 @@ def _is_new(
     """Whether a size has not come so often that a plan is worth its making."""
     elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
     key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
-    if len(convolved) == 1 and ALIKE * w.shape[convolved[0]] > x.shape[convolved[0]]:
-        return is_new(key, 1, CALLS_ALIKE)
+    n, taps = x.shape[convolved[0]], w.shape[convolved[0]]
+    if len(convolved) == 1 and is_nearly_as_long(taps, n):
+        return is_new_with_such_taps(n, taps, x.dtype.char)
     return is_new(key, elements)
 
 

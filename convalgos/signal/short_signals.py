@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal.modes import larger, products_summed
+from convalgos.signal import new_sizes
+from convalgos.signal.modes import larger, products_summed, wanted_of
+from convalgos.signal.small_calls import BYTES_OF_PRODUCTS
 from convalgos.signal.small_images import convolved_small
-from convalgos.signal.whole_transforms import ONE_THREAD, cyclic
+from convalgos.signal.whole_transforms import ONE_THREAD, cyclic, transformed_whole
 from convalgos.signal.window_sums import few_along
 
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
@@ -63,12 +65,17 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     x, w = arrays
     single = x.dtype.char in SINGLE and w.dtype.char in SINGLE
     x, w = (_floating(a, single) for a in arrays)
+    complexes = (x.dtype.kind == "c") + (w.dtype.kind == "c")
     pairs = list(zip(x.shape, w.shape, strict=True))
     # along axes of length 1 a convolution is a product
     along = [i for i, pair in enumerate(pairs) if (axes is None or i in axes) and 1 not in pair]
     others = [pair for i, pair in enumerate(pairs) if i not in along]
     if not along or any(n != k and 1 not in (n, k) for n, k in others):
         return None
+    if x.ndim == 1 and mode != "valid" and not complexes and x.size * w.size * x.itemsize > BYTES_OF_PRODUCTS:
+        n, taps = sorted((x.size, w.size), reverse=True)
+        if new_sizes.is_nearly_as_long(taps, n) and new_sizes.is_new_with_such_taps(n, taps, x.dtype.char):
+            return transformed_whole(x, w, along, [wanted_of(mode, *pairs[0])])
     y = None
     if all(k == 1 for _, k in others):
         y = convolved_small(x, w, mode, False)
@@ -85,7 +92,6 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
         return None
     full = [n + k - 1 for n, k in inside]
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    complexes = (x.dtype.kind == "c") + (w.dtype.kind == "c")
     if not _is_whole(inside, others, elements, complexes, single):
         return None
     lengths = [scipy.fft.next_fast_len(n, complexes == 0) for n in full]

@@ -1,8 +1,4 @@
-"""Convolutions by three transforms of whole arrays, through SciPy's FFT: no problem, no plan, nothing kept.
-
-They are also how sizes are convolved that have not come often: to plan for a size takes as long as the
-transforms of some ten thousand elements.
-"""
+"""Convolutions by three transforms of whole arrays, through SciPy's FFT: no problem, no plan, no keeping."""
 
 from __future__ import annotations
 
@@ -12,32 +8,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.core.plan_cache import also_forget
-from convalgos.signal.size_cache import UNKNOWN, SizeCache
-
 ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
-PLANNED = 1 << 17  # elements that are transformed in about the time that planning takes; Zen 4
-# Times as long as a filter, up to which lines are of about its length, and so many calls for such a size: no
-# other has a plan for that filter, and to find the fastest takes longer
-ALIKE, CALLS_ALIKE = 4, 8
-KEPT = 1 << 22  # bytes of sizes
-
-_asked = SizeCache(KEPT)  # elements that were transformed for a size
-also_forget(_asked.clear)
-
-
-def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
-    """Whether all calls of a size, each for so many elements, came to less than `most`, this one included."""
-    if elements >= most:
-        return False
-    before = _asked[key]
-    if before is UNKNOWN:
-        _asked.keep(key, elements)
-        return True
-    if before + elements >= most:
-        return False
-    _asked[key] = before + elements
-    return True
 
 
 def transformed_whole(

@@ -71,7 +71,7 @@ def lay_image(a: Any, x: int, x_row: int, x_column: int) -> None:
             behind = inside + a.inside * a.size
             if a.shared:
                 zero_bytes(target, a.low * a.size)
-                zero_bytes(behind, a.high * a.size)
+                zero_bytes(behind, (a.pitch - a.low - a.inside) * a.size)  # where vectors end, too
             if x_column == a.size:
                 copy_bytes(inside, source, a.inside * a.size)
             else:
