@@ -66,11 +66,18 @@ def shipped_figures(monkeypatch):
 @pytest.fixture
 def sizes_that_come_often(monkeypatch):
     """What is made for signals of some sizes is made for the first call."""
-    from convalgos.signal import line_plans, problems, small_images, small_lines, small_separable
+    from convalgos.signal import (
+        line_plans,
+        problems,
+        short_signals,
+        small_images,
+        small_lines,
+        small_separable,
+    )
 
     for module in (line_plans, problems, small_images, small_lines, small_separable):
         monkeypatch.setattr(module, "is_new", lambda *given: False)
-    for module in (line_plans, problems):
+    for module in (line_plans, problems, short_signals):
         monkeypatch.setattr(module, "is_new_with_such_taps", lambda *given: False)
 
 

@@ -11,6 +11,8 @@ from convalgos.core.errors import Unsupported
 from convalgos.signal import outputs
 from convalgos.signal.normalized import convolve_normalized
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 RNG = np.random.default_rng(20)
 LINE, TAPS = RNG.standard_normal(20_000), RNG.standard_normal(301)
 LINES = LINE.reshape(2, 2, 5000)  # two axes that a plan takes as one
@@ -41,7 +43,7 @@ def function(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_values_are_those_without_out(name, sizes_that_come_often):
+def test_values_are_those_without_out(name):
     given, options = CALLS[name]
     wanted = function(name)(*given, **options)
     assert inspect.signature(function(name)).parameters["out"].kind is inspect.Parameter.KEYWORD_ONLY
@@ -66,7 +68,7 @@ def test_values_are_those_without_out(name, sizes_that_come_often):
 
 
 @pytest.mark.parametrize("name", PLANNED)
-def test_plans_write_there_at_once(name, monkeypatch, sizes_that_come_often):
+def test_plans_write_there_at_once(name, monkeypatch):
     given, options = PLANNED[name]
     monkeypatch.setattr(outputs, "_write", lambda y, out: pytest.fail("the result was copied"))
     out = np.full(function(name)(*given, **options).shape, np.nan)

@@ -82,6 +82,18 @@ def test_whole_transforms(shapes, chars):
         assert y.flags.c_contiguous and y.base is None
 
 
+@pytest.mark.parametrize("char", ["d", "f"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_signals_of_one_length(char, mode):
+    """By whole transforms at first, and then by a plan; of a signal and itself, or another one."""
+    new_sizes._asked.clear()
+    x, w = array(3000, char), array(2950, char)
+    for call in range(new_sizes.ASKED_ALIKE + 2):
+        for other in (x, w, x.copy()):
+            y, theirs = (m.fftconvolve(x, other, mode) for m in (ca.signal, scipy.signal))
+            check(y, theirs, call)
+
+
 def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     planned, plan = [], problems.signal_plan
     monkeypatch.setattr(problems, "signal_plan", lambda *given: planned.append(given) or plan(*given))

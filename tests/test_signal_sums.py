@@ -13,6 +13,8 @@ from convalgos.signal import exact_integers, short_signals, small_calls, small_s
 from convalgos.signal.modes import larger_first
 from convalgos.signal.problems import run_as_problem
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 ROUNDING = 2.0**-53
 
@@ -182,7 +184,7 @@ def test_groups_of_small_convolutions_are_not_transformed(monkeypatch, types):
 
 
 @pytest.mark.parametrize("char", "fdFD")
-def test_separable_filters_of_single_taps_multiply(monkeypatch, char, sizes_that_come_often):
+def test_separable_filters_of_single_taps_multiply(monkeypatch, char):
     theirs = scipy.signal.sepfir2d
     monkeypatch.setattr(scipy.signal, "sepfir2d", None)
     monkeypatch.setattr(small_separable, "SINGLE_TAPS", 0)  # up to which the compiled call is

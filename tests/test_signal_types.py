@@ -9,6 +9,8 @@ import scipy.signal
 import convalgos as ca
 from convalgos.signal import problems, small_calls
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 FILLS = (1, 2.5, 1.5j, np.float64(0.5), np.float32(2), np.complex128(1 - 2j))
 
@@ -77,7 +79,7 @@ def test_halves_of_several_axes(name, monkeypatch):
 
 
 @pytest.mark.parametrize("chars", ["dD", "fF"])
-def test_complex_filters_of_lines_are_transformed_one_by_one(chars, monkeypatch, sizes_that_come_often):
+def test_complex_filters_of_lines_are_transformed_one_by_one(chars, monkeypatch):
     calls, whole = [], problems._by_each_filter
     monkeypatch.setattr(problems, "_by_each_filter", lambda *given: calls.append(1) or whole(*given))
     for n, k, lines in ((6089, 62, ()), (3000, 300, (2,))):

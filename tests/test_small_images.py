@@ -12,6 +12,8 @@ import scipy.signal
 import convalgos as ca
 from convalgos.signal import mixed_types, small_calls, small_lines, small_separable
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 
 
@@ -50,7 +52,7 @@ def test_answers_are_those_of_scipy(char):
 
 
 @pytest.mark.parametrize("char", mixed_types.NUMBERS)
-def test_filters_far_larger_than_images_are_those_of_scipy(char, sizes_that_come_often):
+def test_filters_far_larger_than_images_are_those_of_scipy(char):
     """Only some of their taps meet the image; and what SciPy conjugates where it swaps both."""
     rng, dtype = np.random.default_rng(2), np.dtype(char)
     small_calls.known_calls.clear()
@@ -175,7 +177,7 @@ SEPARABLE = [
 
 
 @pytest.mark.parametrize("chars", SEPARABLE)
-def test_separable_filters_of_all_types(chars, monkeypatch, sizes_that_come_often):
+def test_separable_filters_of_all_types(chars, monkeypatch):
     """Wide, tall and tiny images in whatever way they lie; filters longer than these, too."""
     rng, theirs = np.random.default_rng(sum(map(ord, chars))), scipy.signal.sepfir2d
     monkeypatch.setattr(scipy.signal, "sepfir2d", None)

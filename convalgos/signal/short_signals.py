@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal import new_sizes
 from convalgos.signal.modes import larger, products_summed, wanted_of
+from convalgos.signal.new_sizes import is_nearly_as_long, is_new_with_such_taps
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS
 from convalgos.signal.small_images import convolved_small
 from convalgos.signal.whole_transforms import ONE_THREAD, cyclic, transformed_whole
@@ -57,6 +57,18 @@ def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
     return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode)
 
 
+def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+    """`scipy.signal.fftconvolve` of two signals of about one length, while such sizes do not come often."""
+    if x.ndim != 1 or x.dtype is not w.dtype or x.dtype.char not in "fd" or mode not in ("full", "same"):
+        return None
+    if w.ndim != 1 or x.size * w.size * x.itemsize <= BYTES_OF_PRODUCTS:
+        return None
+    n, taps = sorted((x.size, w.size), reverse=True)
+    if not is_nearly_as_long(taps, n) or not is_new_with_such_taps(n, taps, x.dtype.char):
+        return None
+    return transformed_whole(x, w, [0], [wanted_of(mode, x.size, w.size)])
+
+
 def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> np.ndarray | None:
     """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite."""
     arrays = _arrays(in1, in2, 32)
@@ -72,10 +84,6 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     others = [pair for i, pair in enumerate(pairs) if i not in along]
     if not along or any(n != k and 1 not in (n, k) for n, k in others):
         return None
-    if x.ndim == 1 and mode != "valid" and not complexes and x.size * w.size * x.itemsize > BYTES_OF_PRODUCTS:
-        n, taps = sorted((x.size, w.size), reverse=True)
-        if new_sizes.is_nearly_as_long(taps, n) and new_sizes.is_new_with_such_taps(n, taps, x.dtype.char):
-            return transformed_whole(x, w, along, [wanted_of(mode, *pairs[0])])
     y = None
     if all(k == 1 for _, k in others):
         y = convolved_small(x, w, mode, False)

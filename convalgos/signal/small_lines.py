@@ -33,6 +33,9 @@ from convalgos.signal.small_resampling import resampling_call
 # A line and a filter that NumPy's loop of dot products convolves: so many products, where nothing is kept, or
 # `BARE` taps of more samples; Sapphire Rapids
 PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
+PRODUCTS_OF_NEW = (
+    1 << 16
+)  # of a signal at another rate, up to which nothing is made for its first call; Zen 4
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill no vector, from which on a pass is faster; Zen 4
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
@@ -235,10 +238,19 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
     key = x.shape, x.strides, h.size, id(wide), id(h.dtype), up, down, axis, mode
     known = known_calls[key]
     if known is UNKNOWN:
+        if x.ndim == 1 and _are_few(x.size, h.size, up, down) and is_new(key, 1, 2):
+            return scipy.signal.upfirdn(h, x, up, down, mode=mode)  # type: ignore[no-any-return]
         known = small_call(key, wide, resampling_call, x, h.size, up, down, axis, mode, h.dtype)
     if known is None:
         return None
     return known.call(known.address, x, h, np.empty(known.shape, wide))  # type: ignore[no-any-return]
+
+
+def _are_few(n: int, taps: int, up: int, down: int) -> bool:
+    """Whether SciPy resamples a signal before a compiled call is made for it."""
+    if not n or not taps or up < 1 or down < 1:
+        return False
+    return (n * up + taps) * -(-taps // up) <= PRODUCTS_OF_NEW * down
 
 
 def _of_many_axes(

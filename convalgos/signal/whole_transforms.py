@@ -40,7 +40,8 @@ def cyclic(
     at: tuple[Any, Any] = (lengths, along) if several else (lengths[0], along[0])
     if x.dtype.kind == w.dtype.kind == "f":
         to, back = getattr(fft, f"rfft{several}"), getattr(fft, f"irfft{several}")
-        y: np.ndarray = back(to(x, *at) * to(w, *at), *at)
+        spectrum = to(x, *at)
+        y: np.ndarray = back(spectrum * (spectrum if w is x else to(w, *at)), *at)
         return y
     to, back = getattr(fft, f"fft{several}"), getattr(fft, f"ifft{several}")
     spectrum, other = (to(a, *at, workers=workers) for a in (x, w))
