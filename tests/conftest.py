@@ -63,6 +63,24 @@ def shipped_figures(monkeypatch):
     monkeypatch.setenv(profiles.VARIABLE, "avx512_intel")
 
 
+@pytest.fixture
+def sizes_that_come_often(monkeypatch):
+    """What is made for signals of some sizes is made for the first call."""
+    from convalgos.signal import (
+        line_plans,
+        problems,
+        short_signals,
+        small_images,
+        small_lines,
+        small_separable,
+    )
+
+    for module in (line_plans, problems, small_images, small_lines, small_separable):
+        monkeypatch.setattr(module, "is_new", lambda *given: False)
+    for module in (line_plans, problems, short_signals):
+        monkeypatch.setattr(module, "is_new_with_such_taps", lambda *given: False)
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """As on a machine where nothing else runs: no other program decides what is measured and remembered."""

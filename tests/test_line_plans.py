@@ -6,15 +6,21 @@ import scipy.signal
 
 import convalgos as ca
 from convalgos.core import recent_filters
-from convalgos.signal import line_plans
+from convalgos.signal import line_plans, new_sizes
 
 RNG = np.random.default_rng(26)
 ONE = np.ones(1, "f4")
 
 
-@pytest.fixture
-def plans(monkeypatch):
-    """Of any size, and of which every call asks."""
+@pytest.fixture(params=["often", "seldom"])
+def plans(request, monkeypatch):
+    """Of any size, and of which every call asks: of sizes that have plans of their own, or never have."""
+
+    def is_new(key, elements, most):
+        return request.param == "seldom" and most == line_plans.PLANNED
+
+    monkeypatch.setattr(line_plans, "is_new", is_new)
+    monkeypatch.setattr(line_plans, "is_new_with_such_taps", lambda *given: False)
     monkeypatch.setattr(line_plans, "PRODUCTS", 0)
     line_plans._known.clear()
     yield line_plans._known
@@ -101,3 +107,21 @@ def test_known_filters_are_kept_once_they_come_again():
     recent_filters.forget_recent()
     long = np.zeros((1, 1, recent_filters.LARGEST), "f4")
     assert recent_filters.known_filter(made, long, False) is None and recent_filters.bytes_held() == 0
+
+
+def test_sizes_that_come_seldom_share_plans_until_they_come_often(monkeypatch):
+    """Ever new lengths are filtered by some plans of few lengths, and one that comes again by its own."""
+    monkeypatch.setattr(line_plans, "PLANNED_LONGER", 0)
+    line_plans._known.clear()
+    new_sizes._asked.clear()
+    h = RNG.standard_normal(300)
+    for n in range(4097, 4608, 7):
+        x = RNG.standard_normal((2, n))
+        for mode in ("full", "same", "valid"):
+            close(ca.signal.fftconvolve(x, h[None], mode, 1), scipy.signal.fftconvolve(x, h[None], mode, 1))
+    assert {key[0] for key in line_plans._known} == {(2, 4608)}
+    x = RNG.standard_normal((2, 4300))
+    for _ in range(line_plans.PLANNED // x.size + 1):
+        close(ca.signal.fftconvolve(x, h[None], "same", 1), scipy.signal.fftconvolve(x, h[None], "same", 1))
+    assert {key[0] for key in line_plans._known} == {(2, 4608), x.shape}
+    line_plans._known.clear()

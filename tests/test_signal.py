@@ -16,6 +16,8 @@ import convalgos as ca
 from convalgos.cpu.spectral import residues
 from convalgos.signal import exact_integers
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 METHODS = ("auto", "direct", "fft")
 DTYPES = ("?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "g", "O")

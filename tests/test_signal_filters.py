@@ -20,6 +20,8 @@ from convalgos.signal import (
     small_separable,
 )
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 TOLERANCES = {"f": 2e-5, "F": 2e-5}  # relative to the largest answer; 1e-11 for all others
 FILTERS = ("f4", "f8", "c8", "c16")
 

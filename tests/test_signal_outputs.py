@@ -11,6 +11,8 @@ from convalgos.core.errors import Unsupported
 from convalgos.signal import outputs
 from convalgos.signal.normalized import convolve_normalized
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 RNG = np.random.default_rng(20)
 LINE, TAPS = RNG.standard_normal(20_000), RNG.standard_normal(301)
 LINES = LINE.reshape(2, 2, 5000)  # two axes that a plan takes as one

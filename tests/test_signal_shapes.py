@@ -13,6 +13,8 @@ from convalgos.cpu.filtering.decimated_sums import DecimatedSums
 from convalgos.cpu.filtering.small_rates import SmallRates
 from convalgos.signal import choosing, extensions, small_calls, small_lines, small_resampling
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 ALIKE = [  # shapes that are transformed whole
     ("D", (9000,), "D", (11000,)),

@@ -13,6 +13,8 @@ from convalgos.signal import exact_integers, short_signals, small_calls, small_s
 from convalgos.signal.modes import larger_first
 from convalgos.signal.problems import run_as_problem
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 ROUNDING = 2.0**-53
 
@@ -164,7 +166,7 @@ def test_transforms_along_axes_repeat_either_array(types):
 
 @pytest.mark.parametrize("types", ["dd", "fF", "DD", "hf"])
 def test_groups_of_small_convolutions_are_not_transformed(monkeypatch, types):
-    monkeypatch.setattr(short_signals, "_cyclic", None)
+    monkeypatch.setattr(short_signals, "cyclic", None)
     rng = np.random.default_rng(3)
     for s1, s2, axes in (
         ((5, 30), (5, 4), 1),

@@ -9,6 +9,8 @@ import scipy.signal
 import convalgos as ca
 from convalgos.signal import problems, small_calls
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 FILLS = (1, 2.5, 1.5j, np.float64(0.5), np.float32(2), np.complex128(1 - 2j))
 

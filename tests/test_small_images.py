@@ -12,6 +12,8 @@ import scipy.signal
 import convalgos as ca
 from convalgos.signal import mixed_types, small_calls, small_lines, small_separable
 
+pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
+
 MODES = ("full", "same", "valid")
 
 

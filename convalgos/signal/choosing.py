@@ -15,11 +15,13 @@ from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
-from convalgos.signal.small_calls import KEPT
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
 ROUNDS = 3  # of a method that is measured; the fastest counts
+KEPT = 1 << 22  # bytes of answers
+DIGITS = 4  # of sizes, in binary, by which the faster method is told
 LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
-_known: dict[Any, str] = {}  # answers, by what they depend on
+_known = SizeCache(KEPT)  # answers, by what they depend on
 also_forget(_known.clear)
 _arange = np.arange  # looked up once: this is most of what takes time here
 
@@ -48,7 +50,7 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     if arrays and in1.dtype.kind in "iu" and in2.dtype.kind in "iu" and in1.size and in2.size:
         return _of_integers(in1, in2, mode)
     key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
-    if arrays and (known := _known.get(key)) is not None:
+    if arrays and (known := _known[key]) is not UNKNOWN:
         return known
     y = _chosen(in1, in2, mode, measure)
     if y is None:
@@ -63,16 +65,14 @@ def _of_integers(x: np.ndarray, w: np.ndarray, mode: str) -> Any:
     if int(np.abs(x).max()) * int(np.abs(w).max()) * min(x.size, w.size) >= LARGEST:
         return "direct"
     key = x.shape, w.shape, mode
-    if (known := _known.get(key)) is None:
+    if (known := _known[key]) is UNKNOWN:
         zeros = (np.broadcast_to(0.0, a.shape) for a in (x, w))
         known = _keep(key, scipy.signal.choose_conv_method(*zeros, mode))
     return known
 
 
 def _keep(key: Any, method: Any) -> Any:
-    if len(_known) >= KEPT:
-        _known.clear()
-    _known[key] = method
+    _known.keep(key, method)
     return method
 
 
@@ -92,18 +92,34 @@ def _chosen(in1: Any, in2: Any, mode: str, measure: bool) -> Any:
         return None
     if x.size < w.size:
         x, w = (w, x) if mode != "same" else (x, w)
+    parts = tuple(1 + (a.dtype.kind == "c") for a in (x, w))
+    shapes = tuple(tuple(map(_rounded, a.shape)) for a in (x, w))
+    return _of_sizes(mode, shapes, parts, "float32" if dtype.char in "fF" else "float64")
+
+
+def _of_sizes(mode: str, shapes: tuple[Any, Any], parts: tuple[int, ...], real: str) -> Any:
+    """The method of the fastest algorithm for real arrays of some shapes, or complex ones of two parts."""
+    key = mode, shapes, parts, real, setting()
+    if (known := _known[key]) is not UNKNOWN:
+        return known
     sizes, padding = [], []
-    for n, k in zip(x.shape, w.shape, strict=True):
+    for n, k in zip(*shapes, strict=True):
         first, count = wanted_of(mode, n, k)
         low, high = first - k + 1, first + count
         sizes.append(min(n, high) - max(0, low))
         padding.append((max(0, -low), max(0, high - n)))
-    parts = [1 + (a.dtype.kind == "c") for a in (x, w)]
-    real = "float32" if dtype.char in "fF" else "float64"
-    plan = signal_plan((parts[0], 1, *sizes), (parts[1], 1, *w.shape), tuple(padding), 1, real, "auto", True)
+    plan = signal_plan(
+        (parts[0], 1, *sizes), (parts[1], 1, *shapes[1]), tuple(padding), 1, real, "auto", True
+    )
     if plan is None:
         return None
-    return "fft" if plan.algorithm.startswith("cpu.fft") else "direct"
+    return _keep(key, "fft" if plan.algorithm.startswith("cpu.fft") else "direct")
+
+
+def _rounded(size: int) -> int:
+    """One of eight sizes to each doubling, for which it is known sooner which method is the faster one."""
+    step = 1 << max(0, size.bit_length() - DIGITS)
+    return (size + step // 2) // step * step
 
 
 def _seconds(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> float:

@@ -217,6 +217,8 @@ def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.nd
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
     if type(in1) is type(in2) is np.ndarray:
+        if axes is None and (y := short_signals.new_of_one_length(in1, in2, mode)) is not None:
+            return y
         if (y := _product(in1, in2, mode, axes)) is not None:
             return y
         in1, in2 = as_floating(in1, in2)

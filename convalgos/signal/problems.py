@@ -20,7 +20,9 @@ from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, larger, wanted_of
+from convalgos.signal.new_sizes import is_nearly_as_long, is_new, is_new_with_such_taps
 from convalgos.signal.outputs import holds_result
+from convalgos.signal.whole_transforms import transformed_whole
 
 SUMS = ("cpu.direct", "cpu.depthwise", "cpu.im2col")
 TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
@@ -29,6 +31,7 @@ TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
 FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
 BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
+PLANS = 2048  # that are kept at most
 FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
@@ -90,6 +93,9 @@ def run_as_problem(
     of_lines = convolved == [x.ndim - 1] and w.size == w.shape[-1] and method in ("auto", "fft")
     if of_lines and (y := filtered_lines(x, w.reshape(-1), *wanted[0], out)) is not None:
         return y
+    finite = method != "auto" or (all_finite(x) and all_finite(w))
+    if finite and method != "direct" and _is_new(x, w, convolved, wanted, method):
+        return transformed_whole(x, w, convolved, wanted)
     batch = [i for i in others if w.shape[i] == 1]
     filters = [i for i in others if x.shape[i] == 1 and w.shape[i] != 1]
     groups = [i for i in others if i not in batch + filters]
@@ -108,7 +114,6 @@ def run_as_problem(
     kernel = kernel.reshape(g * k, 1, *kernel.shape[len(others) :])  # (G*K, 1, *kernel)
     images, kernels = real_parts(image, 0), real_parts(kernel, 1)
     parts_x, parts_w = len(images) // n, len(kernels) // (g * k)
-    finite = method != "auto" or (all_finite(x) and all_finite(w))
     plan = signal_plan(images.shape, kernels.shape, tuple(padding), g, images.dtype.name, method, finite)
     if plan is None:
         return None
@@ -131,6 +136,18 @@ def run_as_problem(
         y.real = parts[0, :, :, 0] - (parts[1, :, :, 1] if parts_x == parts_w else 0)
         y.imag = (parts[1, :, :, 0] if parts_x == 2 else 0) + (parts[0, :, :, 1] if parts_w == 2 else 0)
     return np.ascontiguousarray(y.reshape(whole).transpose(np.argsort(order)))
+
+
+def _is_new(
+    x: np.ndarray, w: np.ndarray, convolved: list[int], wanted: list[tuple[int, int]], method: str
+) -> bool:
+    """Whether a size has not come so often that a plan is worth its making."""
+    elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
+    key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
+    n, taps = x.shape[convolved[0]], w.shape[convolved[0]]
+    if len(convolved) == 1 and is_nearly_as_long(taps, n):
+        return is_new_with_such_taps(n, taps, x.dtype.char)
+    return is_new(key, elements)
 
 
 def real_parts(array: np.ndarray, axis: int) -> np.ndarray:
@@ -162,7 +179,7 @@ def all_finite(x: np.ndarray) -> bool:
         return bool(np.isfinite(x.sum()))
 
 
-plans = PlanCache()
+plans = PlanCache(PLANS)
 
 
 def signal_plan(*key: Any) -> Plan | None:
@@ -193,7 +210,7 @@ def _made(
     if method == "auto" and not finite:
         method = "direct"
     try:
-        return choose.pick(problem, "cpu", limits_of_method(method))
+        return choose.choose_plan(problem, "cpu", limits_of_method(method))
     except Unsupported:
         return None
 

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.signal.modes import larger, products_summed
+from convalgos.signal.modes import larger, products_summed, wanted_of
+from convalgos.signal.new_sizes import is_nearly_as_long, is_new_with_such_taps
+from convalgos.signal.small_calls import BYTES_OF_PRODUCTS
 from convalgos.signal.small_images import convolved_small
+from convalgos.signal.whole_transforms import ONE_THREAD, cyclic, transformed_whole
 from convalgos.signal.window_sums import few_along
 
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
@@ -33,7 +36,6 @@ ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and a
 ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
-ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
 SINGLE = frozenset("fF")
@@ -55,6 +57,18 @@ def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
     return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode)
 
 
+def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+    """`scipy.signal.fftconvolve` of two signals of about one length, while such sizes do not come often."""
+    if x.ndim != 1 or x.dtype is not w.dtype or x.dtype.char not in "fd" or mode not in ("full", "same"):
+        return None
+    if w.ndim != 1 or x.size * w.size * x.itemsize <= BYTES_OF_PRODUCTS:
+        return None
+    n, taps = sorted((x.size, w.size), reverse=True)
+    if not is_nearly_as_long(taps, n) or not is_new_with_such_taps(n, taps, x.dtype.char):
+        return None
+    return transformed_whole(x, w, [0], [wanted_of(mode, x.size, w.size)])
+
+
 def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> np.ndarray | None:
     """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite."""
     arrays = _arrays(in1, in2, 32)
@@ -63,6 +77,7 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     x, w = arrays
     single = x.dtype.char in SINGLE and w.dtype.char in SINGLE
     x, w = (_floating(a, single) for a in arrays)
+    complexes = (x.dtype.kind == "c") + (w.dtype.kind == "c")
     pairs = list(zip(x.shape, w.shape, strict=True))
     # along axes of length 1 a convolution is a product
     along = [i for i, pair in enumerate(pairs) if (axes is None or i in axes) and 1 not in pair]
@@ -85,11 +100,10 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
         return None
     full = [n + k - 1 for n, k in inside]
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    complexes = (x.dtype.kind == "c") + (w.dtype.kind == "c")
     if not _is_whole(inside, others, elements, complexes, single):
         return None
     lengths = [scipy.fft.next_fast_len(n, complexes == 0) for n in full]
-    y = _cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
+    y = cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
     crops = [_crop(mode, *pair) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
     return np.array(y[tuple(crops)], order="C", copy=None if mode == "full" else True)
 
@@ -188,22 +202,6 @@ def _by_groups(x: np.ndarray, w: np.ndarray, mode: str, axis: int) -> np.ndarray
             return None
         parts.append(part)
     return np.ascontiguousarray(np.array(parts).swapaxes(0, axis))
-
-
-def _cyclic(x: np.ndarray, w: np.ndarray, lengths: list[int], along: list[int], workers: int) -> np.ndarray:
-    """The cyclic convolution of some lengths along some axes; transforms of one axis begin sooner."""
-    fft, several = scipy.fft, "n" if len(along) > 1 else ""
-    at: tuple[Any, Any] = (lengths, along) if several else (lengths[0], along[0])
-    if x.dtype.kind == w.dtype.kind == "f":
-        to, back = getattr(fft, f"rfft{several}"), getattr(fft, f"irfft{several}")
-        y: np.ndarray = back(to(x, *at) * to(w, *at), *at)
-        return y
-    to, back = getattr(fft, f"fft{several}"), getattr(fft, f"ifft{several}")
-    spectrum, other = (to(a, *at, workers=workers) for a in (x, w))
-    holds = all(n >= k for n, k in zip(spectrum.shape, other.shape, strict=True))  # else that is repeated
-    spectrum = np.multiply(spectrum, other, out=spectrum if holds else None)
-    y = back(spectrum, None, at[1], workers=workers, overwrite_x=True)
-    return y
 
 
 def _floating(array: np.ndarray, single: bool) -> np.ndarray:

@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.boundaries import source_indices
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.errors import missing
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.filtering.column_rates import ColumnRates
-from convalgos.cpu.filtering.decimated_sums import DecimatedSums
-from convalgos.cpu.filtering.small_rates import SmallRates
+from convalgos.cpu.filtering.rate_records import RateRecord
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
 from convalgos.signal.mixed_types import FLOATING, NUMBERS
+from convalgos.signal.size_cache import SizeCache
 
 # Up to here nothing else is faster; Zen 4
 BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 BYTES_OF_SIGNAL = 1 << 20  # of one signal, which is copied; Sapphire Rapids
 VECTORS, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # that are multiplied, and of what is laid out; Sapphire Rapids
-KEPT = 512  # pairs of shapes
+TINY_LINE = 1 << 11  # elements of a signal and a filter; Zen 4
+KEPT = 1 << 24  # bytes of calls that are kept
 
 Function = Callable[..., Any]
 
@@ -33,47 +33,47 @@ class Small(NamedTuple):
     call: Function
     address: int
     shape: tuple[int, ...]
-    windows: SmallWindows | SmallRates | DecimatedSums | ColumnRates | None  # whose record is at the address
+    windows: SmallWindows | RateRecord | None  # whose record is at the address
     swapped: bool = False  # the second array is the image, and the first one the filter
     taps: tuple[slice, ...] | None = None  # of a filter whose other ones meet zeros only
 
 
-NEW = Small(len, 0, (), None)  # stands for what is not known yet
-known_calls: dict[Any, Any] = {}  # a `Small`, or None where there is no short way
+known_calls = SizeCache(KEPT)  # a `Small`, or None where there is no short way
 
 
 def small_call(key: Any, dtype: np.dtype, make: Callable[..., Small | None], *given: Any) -> Small | None:
     """What is made for a key, once; of types whose `id` stays theirs: NumPy's own of this machine's order."""
     if missing("llvmlite") or dtype.char not in NUMBERS or np.dtype(dtype.char) is not dtype:
         return None
-    if len(known_calls) >= KEPT:
-        known_calls.clear()
-    known_calls[key] = made = make(dtype, *given)
+    made = make(dtype, *given)
+    known_calls.keep(key, made, 0 if made is None or made.windows is None else made.windows.nbytes)
     return made
 
 
-def small(
-    dtype: np.dtype, w_shape: Sequence[int], sources: list[np.ndarray], turned: bool, fill: complex = 0,
-    x_shape: Sequence[int] = (),
-) -> Small | None:  # fmt: skip
+def small(dtype: np.dtype, windows: Sequence[AxisWindow], turned: bool, fill: complex = 0) -> Small | None:
     """What `SmallWindows` is made of; None of more products than are fast."""
-    counts = [len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True)]
-    products, call = math.prod(counts) * math.prod(w_shape), filter_small()
+    counts = [w.outputs for w in windows]
+    products, call = math.prod(counts) * math.prod([w.taps for w in windows]), filter_small()
     vectors = products // counts[-1] * -(-counts[-1] * dtype.itemsize // vector_bytes())
     fits = vectors <= VECTORS
-    if len(sources) > 2:
-        fits &= math.prod(map(len, sources)) * dtype.itemsize <= BYTES_OF_VOLUME
+    if len(windows) > 2:
+        fits &= math.prod([w.outputs + w.taps - 1 for w in windows]) * dtype.itemsize <= BYTES_OF_VOLUME
     else:
         fits &= products <= (BYTES_OF_PRODUCTS // dtype.itemsize if dtype.char in FLOATING else PRODUCTS)
     if call is None or not fits:
         return None
-    windows = SmallWindows(dtype, w_shape, sources, turned, fill, x_shape)
-    return Small(call, windows.address, windows.shape, windows)
+    made = SmallWindows(dtype, windows, turned, fill)
+    return Small(call, made.address, made.shape, made)
+
+
+def is_tiny_line(x: np.ndarray, w: np.ndarray) -> bool:
+    """Whether NumPy's loop convolves two signals of floats before a compiled call is made for them."""
+    return x.ndim == w.ndim == 1 and x.dtype.kind == "f" and x.size + w.size <= TINY_LINE
 
 
 def reads(
     boundary: str, pairs: Sequence[tuple[int, int]], wanted: Sequence[tuple[int, int]]
-) -> list[np.ndarray]:
+) -> list[AxisWindow]:
     """What outputs read along each axis: element e of the full convolution elements e - k + 1 to e.
 
     Args:
@@ -81,12 +81,6 @@ def reads(
         wanted: (first, count) of the elements of the full convolution.
     """
     return [
-        sources(boundary, n, first - k + 1, first + count)
+        AxisWindow(n, k, k - 1 - first, boundary, count)
         for (n, k), (first, count) in zip(pairs, wanted, strict=True)
     ]
-
-
-def sources(boundary: str, size: int, begin: int, end: int) -> np.ndarray:
-    """What lies at places [begin, end) of a line."""
-    low, high = max(0, -begin), max(0, end - size)
-    return source_indices(boundary, size, low, high)[begin + low : end + low]

@@ -17,11 +17,13 @@ import scipy  # whose parts are imported when they are used
 from convalgos.signal.booleans import convolved_booleans
 from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
 from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
+from convalgos.signal.new_sizes import is_new
+from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
     BYTES_OF_SIGNAL,
-    NEW,
     Function,
     Small,
+    is_tiny_line,
     known_calls,
     reads,
     small,
@@ -53,7 +55,8 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             fill = fillvalue.item() if isinstance(fillvalue, np.generic) else fillvalue
             if type(mode) is type(boundary) is str and not other:
                 if type(fill) in FILLS and abs(fill) < LARGEST_FILL:
-                    y = _called(in1, in2, correlates, _bordered, mode, boundary, fill, type(fill))
+                    options = mode, boundary, fill, type(fill)
+                    y = _called(in1, in2, correlates, _bordered, *options, at_once=False)
                     if y is not None:
                         return y
                 images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
@@ -66,9 +69,16 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
     return decorated
 
 
-def convolved_small(in1: Any, in2: Any, mode: Any, correlates: bool) -> np.ndarray | None:
-    """The convolution, or correlation, of two arrays; None where nothing is kept."""
-    return _called(in1, in2, correlates, _unbordered, mode) if type(mode) is str else None
+def convolved_small(
+    in1: Any, in2: Any, mode: Any, correlates: bool, at_once: bool = True
+) -> np.ndarray | None:
+    """The convolution, or correlation, of two arrays; None where nothing is kept.
+
+    Unless `at_once`, nothing is kept of the first call of a tiny size, either.
+    """
+    if type(mode) is not str:
+        return None
+    return _called(in1, in2, correlates, _unbordered, mode, at_once=at_once)
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
@@ -78,7 +88,7 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def short(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto", **other: Any) -> Any:
             if method in ("auto", "direct") and not other:
-                y = convolved_small(in1, in2, mode, correlates)
+                y = convolved_small(in1, in2, mode, correlates, at_once=False)
                 if y is not None:
                     return y
                 if are_booleans(in1, in2):
@@ -133,12 +143,14 @@ def _has_many_axes(in1: Any, in2: Any) -> bool:
 
 
 def _called(
-    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], *options: Any
+    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], *options: Any,
+    at_once: bool = True,
 ) -> np.ndarray | None:  # fmt: skip
     """What is kept for two arrays and some options, called with them in their common type; None without it.
 
     Args:
         make: called as make(dtype, shape, other shape, correlates, *options) at first.
+        at_once: whether it is made for the first call of a tiny size, too.
     """
     if type(in1) is not np.ndarray or type(in2) is not np.ndarray:
         return None
@@ -148,8 +160,10 @@ def _called(
             return None
         x, w, dtype = mixed
     key = x.shape, w.shape, id(dtype), correlates, options
-    known = known_calls.get(key, NEW)
-    if known is NEW:
+    known = known_calls[key]
+    if known is UNKNOWN:
+        if not at_once and _is_tiny(x, w, make, options[0]) and is_new(key, 1, 2):
+            return None
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
         return None
@@ -166,6 +180,14 @@ def _called(
         x, w = np.flip(w) if correlates else w, x
     y: np.ndarray | None = known.call(known.address, _rows(x), _rows(w), np.empty(known.shape, dtype))
     return y
+
+
+def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mode: str) -> bool:
+    """Whether sums for which nothing is kept take less time than to make what is kept."""
+    if x.ndim < 2:
+        return is_tiny_line(x, w)
+    bordered = make is _bordered and x.ndim == w.ndim and mode != "valid"
+    return bordered and products_summed(x.shape, w.shape, mode) <= TINY
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
@@ -210,7 +232,7 @@ def _bordered(
                 (first - start, count) for (first, count), (start, _) in zip(wanted, spans, strict=True)
             ]
     places = reads(BOUNDARIES[boundary], pairs, wanted)
-    made = small(dtype, [k for _, k in pairs], places, swapped or not correlates, fill)
+    made = small(dtype, places, swapped or not correlates, fill)
     return made and made._replace(swapped=swapped, taps=taps)
 
 
@@ -242,8 +264,7 @@ def _unbordered(
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     places = reads("constant", pairs, wanted)
-    sizes, taps_along = zip(*pairs, strict=True)
-    made = small(dtype, taps_along, places, swapped or not correlates, x_shape=sizes)
+    made = small(dtype, places, swapped or not correlates)
     return made._replace(swapped=swapped, shape=made.shape[-len(x_shape) :]) if made else None
 
 

@@ -12,25 +12,30 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.machine import vector_bytes
 from convalgos.signal.extensions import MIXED
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.lines import BARE, TAPS, summed_along
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
+from convalgos.signal.new_sizes import is_new
+from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
-    NEW,
     Function,
     Small,
+    is_tiny_line,
     known_calls,
     small,
     small_call,
-    sources,
 )
 from convalgos.signal.small_resampling import resampling_call
 
 # A line and a filter that NumPy's loop of dot products convolves: so many products, where nothing is kept, or
 # `BARE` taps of more samples; Sapphire Rapids
 PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
+PRODUCTS_OF_NEW = (
+    1 << 16
+)  # of a signal at another rate, up to which nothing is made for its first call; Zen 4
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill no vector, from which on a pass is faster; Zen 4
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
@@ -140,8 +145,10 @@ def _in_common(
 def _kept_lines(h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind: int) -> np.ndarray | None:
     """x filtered by h, and so many outputs behind it; both are of one type. None where nothing is kept."""
     key = x.shape, h.size, id(wide), axis, behind
-    known = known_calls.get(key, NEW)
-    if known is NEW:
+    known = known_calls[key]
+    if known is UNKNOWN:
+        if is_tiny_line(x, h) and h.size and is_new(key, 1, 2):
+            return np.convolve(x, h)[: x.size + behind]
         known = small_call(key, wide, _filtered, *key[:2], axis, behind)
     if known is None:
         return None
@@ -229,12 +236,21 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
             return None
         h, x, wide = mixed
     key = x.shape, x.strides, h.size, id(wide), id(h.dtype), up, down, axis, mode
-    known = known_calls.get(key, NEW)
-    if known is NEW:
+    known = known_calls[key]
+    if known is UNKNOWN:
+        if x.ndim == 1 and _are_few(x.size, h.size, up, down) and is_new(key, 1, 2):
+            return scipy.signal.upfirdn(h, x, up, down, mode=mode)  # type: ignore[no-any-return]
         known = small_call(key, wide, resampling_call, x, h.size, up, down, axis, mode, h.dtype)
     if known is None:
         return None
     return known.call(known.address, x, h, np.empty(known.shape, wide))  # type: ignore[no-any-return]
+
+
+def _are_few(n: int, taps: int, up: int, down: int) -> bool:
+    """Whether SciPy resamples a signal before a compiled call is made for it."""
+    if not n or not taps or up < 1 or down < 1:
+        return False
+    return (n * up + taps) * -(-taps // up) <= PRODUCTS_OF_NEW * down
 
 
 def _of_many_axes(
@@ -255,15 +271,12 @@ def _filtered(dtype: np.dtype, x_shape: tuple[int, ...], taps: int, axis: int, m
         return None
     n, axis = x_shape[axis], axis % len(x_shape)
     ahead, behind = math.prod(x_shape[:axis]), math.prod(x_shape[axis + 1 :])
-    along = sources("constant", n, 1 - taps, n + more)
+    along = AxisWindow(n, taps, taps - 1, windows=n + more)
     if behind == 1:
-        made = small(dtype, (1, taps), [np.arange(ahead), along], True)
+        made = small(dtype, [AxisWindow(ahead), along], True)
         return made and made._replace(shape=(ahead, n))
     if ahead * n > LONG_COLUMNS and behind * dtype.itemsize < vector_bytes():
         return None
-    if ahead == 1:
-        made = small(dtype, (taps, 1), [along, np.arange(behind)], True)
-    else:
-        every = np.arange(ahead), np.arange(behind)
-        made = small(dtype, (1, taps, 1), [every[0], along, every[1]], True, x_shape=(ahead, n, behind))
+    windows = [AxisWindow(ahead), along, AxisWindow(behind)]
+    made = small(dtype, windows[ahead == 1 :], True)
     return made and made._replace(shape=(ahead * n, behind))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
+from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.cpu.filtering.column_rates import ColumnRates, are_columns, seconds_of_columns
 from convalgos.cpu.filtering.decimated_sums import DecimatedSums, seconds_of_dots, seconds_of_phases
 from convalgos.cpu.filtering.rate_records import Rates
@@ -14,7 +16,7 @@ from convalgos.cpu.filtering.small_rates import SmallRates, filter_rates
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.signal.extensions import MIXED, mixed_samples
 from convalgos.signal.mixed_types import FLOATING
-from convalgos.signal.small_calls import Function, Small, sources
+from convalgos.signal.small_calls import Function, Small
 
 # Of products at two rates, times the threads that plans have, and of one line: up to here no plan is faster;
 # Sapphire Rapids, two threads
@@ -50,11 +52,16 @@ def resampling_call(
         if n < 2 and mode not in ("antisymmetric", "line"):
             return None
         mixes = mixed_samples(mode, n, low, high)
-    places = sources("constant" if mode in MIXED else mode, n, -low, n + high)
+    in_zeros = mode == "constant" or not low + high
+    if in_zeros or mixes is not None:
+        ends = _of_zeros(low), _of_zeros(high)
+    else:
+        places = source_indices(mode, n, low, high)
+        ends = places[:low], places[low + n :]
     counts, x_steps, y_steps = _lines(x.shape, x.strides, _steps(shape, dtype.itemsize), axis)
     rates = Rates(
         of_filter, 1 if of_filter is dtype else 2, counts, n, x_steps, (taps, common), up, down, outputs,
-        y_steps, (places[:low], places[low + n :]), mixes,
+        y_steps, ends, in_zeros, mixes,
     )  # fmt: skip
     if not are_columns(rates) and are_columns(turned := _turned(rates)):
         others = min(seconds_of_dots(rates), seconds_of_phases(rates))
@@ -82,6 +89,14 @@ def fastest_way(rates: Rates) -> Way:
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+@lru_cache(256)
+def _of_zeros(count: int) -> np.ndarray:
+    """(count,): the samples that are none, in the places of which zeros lie."""
+    none = np.full(count, OUTSIDE)
+    none.setflags(write=False)
+    return none
 
 
 def _steps(shape: Sequence[int], size: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from convalgos.core.forks import guarded
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.separable_calls import INT64_CHAR, SeparableCalls, filter_separable
 from convalgos.signal.mixed_types import FLOATING
+from convalgos.signal.new_sizes import is_new
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
 
 FEW = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
@@ -43,6 +44,11 @@ def small_both_axes(function: Function) -> Function:
         """A call that is not known."""
         nonlocal calls, call, address
         if type(input) is type(hrow) is type(hcol) is np.ndarray and input.ndim == 2:
+            key = input.shape, input.dtype.char, hrow.size, hrow.dtype.char, hcol.size, hcol.dtype.char
+            few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
+            few &= hcol.size <= input.shape[0] and hrow.size <= input.shape[1]  # else SciPy reads beyond
+            if few and is_new(key, 1, 2):
+                return scipy.signal.sepfir2d(input, hrow, hcol)
             if (char := CONVERTED.get(input.dtype.char)) is not None:
                 return short(input.astype(char), hrow, hcol)
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
@@ -61,8 +67,7 @@ def small_both_axes(function: Function) -> Function:
                     calls.add(input, hrow, hcol, dtype, _is_upright(input.shape, dtype))
                     if (y := call(address, input, hrow, hcol)) is not None:  # no thread took the slot since
                         return y
-            few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
-            if few and hcol.size <= input.shape[0] and hrow.size <= input.shape[1]:  # else SciPy reads beyond
+            if few:
                 return scipy.signal.sepfir2d(input, hrow, hcol)
         return function(input, hrow, hcol)
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
 from convalgos.signal.modes import MODES, larger, larger_first, wanted_of
@@ -160,8 +161,9 @@ def _planes(x: np.ndarray, w: np.ndarray, counts: list[int]) -> np.ndarray | Non
 @lru_cache(64)
 def _windows(char: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> SmallWindows:
     """Of the outputs that lie inside; a signal is one row."""
-    ahead = (1,) * (2 - len(x_shape))
-    return SmallWindows(np.dtype(char), ahead + w_shape, [np.arange(n) for n in ahead + x_shape], True)
+    ahead = [AxisWindow(1)] * (2 - len(x_shape))
+    along = [AxisWindow(n, k, windows=n - k + 1) for n, k in zip(x_shape, w_shape, strict=True)]
+    return SmallWindows(np.dtype(char), ahead + along, True)
 
 
 def _sum_piece(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> bool:

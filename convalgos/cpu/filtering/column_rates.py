@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
+from convalgos.cpu.filtering.rate_records import RATE_FIELDS, RateRecord, Rates, rate_record
 from convalgos.cpu.filtering.sample_mixes import SAMPLES
 from convalgos.cpu.filtering.small_elements import copy_element, word_of
 from convalgos.cpu.filtering.small_rates import AT_ONCE
+from convalgos.cpu.filtering.small_records import scratch
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
@@ -130,7 +131,7 @@ def sum_lines_beside(WIDE: int, CROSS: int, SIZE: int, LANES: int, VECTORS: int)
 # --- for Python ------------------------------------------------------------------------------
 
 
-class ColumnRates:
+class ColumnRates(RateRecord):
     """What all calls of some shapes and a type share, as `SmallRates`; lines lie side by side."""
 
     def __init__(self, rates: Rates):
@@ -142,7 +143,7 @@ class ColumnRates:
         gathered = np.zeros(0, np.int64) if side_by_side else _read(r, mixed[used][weights[used] != 0])
         ahead = sum(beyond) + 1
         memory = scratch((ahead + (0 if side_by_side else r.n)) * row)
-        kind = r.numbers * r.parts, r.numbers - 1, r.part, lanes
+        address, kind = jit.data_address()(memory), (r.numbers * r.parts, r.numbers - 1, r.part, lanes)
         self.kept, self.record, self.address = rate_record(
             r,
             {"begins": used, "sources": np.count_nonzero(weights, 1)[used], "gathered": gathered},
@@ -151,7 +152,7 @@ class ColumnRates:
             (mixed, weights),
             kernel=sum_lines_beside(*kind, AT_ONCE), rest=sum_lines_beside(*kind, 1), at_once=lanes,
             pitch=row, outputs=r.outputs, of_phase=reach + 1, reach=reach,
-            sums=memory.ctypes.data + sum(beyond) * row, rows=memory.ctypes.data + ahead * row,
+            sums=address + sum(beyond) * row, rows=address + ahead * row,
             count=len(gathered), step=r.x_steps[2], x_step=r.x_steps[2] if side_by_side else row,
         )  # fmt: skip
 

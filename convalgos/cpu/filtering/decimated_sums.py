@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.filtering.rate_records import Rates, rate_record, scratch
+from convalgos.cpu.filtering.rate_records import RateRecord, Rates, rate_record
 from convalgos.cpu.filtering.small_rates import AT_ONCE
+from convalgos.cpu.filtering.small_records import scratch
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec
 
 MOST_LAID = 1 << 22  # bytes of a line that may be laid in scratch, though its neighbours can be read in place
+BEGIN = np.zeros(1, np.int64)  # one line, from the first sample on
 # Seconds of a dot product, of each vector of it; of a sample laid in scratch, beside others, alone, or
 # of a cache line of its own; of one beyond the ends, or of each number that is mixed there; of the sums of a
 # phase, of each vector of a tap, and of an output; Sapphire Rapids
@@ -105,7 +107,7 @@ def sum_apart(WIDE: int, CROSS: int, SIZE: int, LANES: int) -> jit.Kernel:
 # --- for Python ------------------------------------------------------------------------------
 
 
-class DecimatedSums:
+class DecimatedSums(RateRecord):
     """What all calls of some shapes and a type share, as `SmallRates`.
 
     Where zeros lie beyond the ends, windows end there. Samples that lie side by side are read where they are,
@@ -130,10 +132,10 @@ class DecimatedSums:
         self.kept, self.record, self.address = rate_record(
             r,
             {
-                "targets": beyond * r.element, "begins": [0], "windows": windows,
-                "sources": [] if trimmed else np.concatenate(r.ends),
+                "targets": beyond * r.element, "begins": BEGIN, "windows": windows,
+                "sources": BEGIN[1:] if trimmed else np.concatenate(r.ends),
             },
-            [place for place in r.window_taps for _ in range(r.parts)],
+            r.window_taps if r.parts == 1 else r.window_taps.repeat(r.parts),
             memory,
             r.mixes,
             kernel=sum_apart(r.numbers * r.parts, r.numbers - 1, r.part, simd.vector_bytes() // r.part),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_zeros
+from convalgos.cpu.filtering.small_records import filled_record
 from convalgos.cpu.runtime.plan import fields
 
 RATE_FIELDS = fields(
@@ -30,6 +30,7 @@ class Rates(NamedTuple):
     outputs: of each line.
     y_steps: bytes between planes, lines and outputs of the result.
     ends: which sample lies at each of the places before the first one, and behind the last; -1 for 0.
+    end_in_zeros: whether nothing but zeros lies beyond the ends.
     mixes: or the sums of which samples, times what, lie there, (places, SAMPLES) twice; those times 0 last.
     """
 
@@ -44,6 +45,7 @@ class Rates(NamedTuple):
     outputs: int
     y_steps: tuple[int, int, int]
     ends: tuple[np.ndarray, np.ndarray]
+    end_in_zeros: bool
     mixes: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -67,53 +69,70 @@ class Rates(NamedTuple):
         return self.x_steps[2] == self.element
 
     @property
-    def end_in_zeros(self) -> bool:
-        """Whether nothing but zeros lies beyond the ends."""
-        return self.mixes is None and all((end < 0).all() for end in self.ends)
-
-    @property
     def lie_as_they_are_read(self) -> bool:
         """Whether windows of samples can be read where they are, if samples are neighbours in memory."""
         return self.neighbours and self.end_in_zeros
 
     @property
-    def window_taps(self) -> list[int]:
-        """Which tap meets which sample of a window, for the outputs of each phase; -1 for none."""
-        reach, places = len(self.ends[0]), []
-        for phase in range(min(self.up, self.outputs)):
-            first = phase * self.down % self.up
-            at = range(first + reach * self.up, first - 1, -self.up)
-            places.extend([tap * self.taps[1] if tap < self.taps[0] else -1 for tap in at])
-        return places
+    def phases(self) -> int:
+        """Of outputs, as far as there are any."""
+        return min(self.up, self.outputs)
+
+    @property
+    def phase_taps(self) -> np.ndarray:
+        """(phases, taps of one): which tap meets which sample of a window, from the last one on; or -1."""
+        return phase_taps(self.taps, self.up, self.down, self.phases, len(self.ends[0]))
+
+    @property
+    def window_taps(self) -> np.ndarray:
+        """The same from the first one on, of all phases: (phases * taps of one,)."""
+        return self.phase_taps[:, ::-1].reshape(-1)
 
 
 def rate_record(
-    rates: Rates, tables: dict[str, Any], places: list[int], memory: np.ndarray,
+    rates: Rates, tables: dict[str, np.ndarray], places: np.ndarray, memory: np.ndarray,
     mixes: tuple[np.ndarray, np.ndarray] | None, **values: int,
 ) -> tuple[list[np.ndarray], np.ndarray, int]:  # fmt: skip
-    """(what the record points to, the record, its address) of tables, and of the taps that are read."""
-    kept = {name: np.array(table, np.int64) for name, table in (tables | {"places": places}).items()}
+    """(what the record points to but scratch, the record, its address) of tables, and of taps that are read.
+
+    Args:
+        memory: the scratch.
+    """
+    kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
     if mixes is not None:
         kept |= {"mixed": mixes[0].astype(np.int64), "weights": mixes[1]}
-    kept |= {"taps": np.zeros(len(places) + 1, rates.dtype), "padded": memory}
-    names = ["planes", "lines", "x_plane", "x_line", "x_step", "y_plane", "y_line", "y_step"]
+    kept |= {"places": np.ascontiguousarray(places), "taps": np.zeros(len(places) + 1, rates.dtype)}
+    x_plane, x_line, x_step = rates.x_steps
+    y_plane, y_line, y_step = rates.y_steps
+    planes, lines = rates.counts
     values = {
         "size": rates.dtype.itemsize, "part": rates.part, "tap_rows": 1, "tap_columns": len(places),
         "n": rates.n, "used": len(kept["begins"]), "low": len(rates.ends[0]), "high": len(rates.ends[1]),
-        "element": rates.element, "parts": 1, "up": rates.up, "down": rates.down,
-        **dict(zip(names, (*rates.counts, *rates.x_steps, *rates.y_steps), strict=True)),
+        "element": rates.element, "parts": 1, "up": rates.up, "down": rates.down, "planes": planes,
+        "lines": lines, "x_plane": x_plane, "x_line": x_line, "x_step": x_step, "y_plane": y_plane,
+        "y_line": y_line, "y_step": y_step,
     } | values  # fmt: skip
-    record = np.zeros(1, RATE_FIELDS)
-    for name, value in (values | {name: a.ctypes.data for name, a in kept.items()}).items():
-        record[name] = value
-    return list(kept.values()), record, record.ctypes.data
+    record, address = filled_record(RATE_FIELDS, values | kept | {"padded": memory})
+    return list(kept.values()), record, address
 
 
-def scratch(nbytes: int) -> np.ndarray:
-    """So many bytes at least, which all calls share, as none runs beside another."""
-    return _power(max(12, (nbytes - 1).bit_length()))
+class RateRecord:
+    """What all calls of some shapes and a type share."""
+
+    kept: list[np.ndarray]  # what the record points to but scratch
+    record: np.ndarray
+    address: int
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept."""
+        return sum([array.nbytes for array in self.kept])
 
 
-@cache
-def _power(bits: int) -> np.ndarray:
-    return aligned_zeros(1 << bits, np.dtype(np.uint8))
+@lru_cache(256)
+def phase_taps(taps: tuple[int, int], up: int, down: int, phases: int, reach: int) -> np.ndarray:
+    """(phases, reach + 1): the tap that meets each sample of a window, from the last one on; -1 for none."""
+    at = (np.arange(phases) * down % up)[:, None] + np.arange(reach + 1) * up
+    places = np.where(at < taps[0], at * taps[1], -1)
+    places.setflags(write=False)
+    return places

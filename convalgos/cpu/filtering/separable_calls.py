@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.boundaries import source_indices
+from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering.small_elements import (
     DTYPE,
     HEAD,
@@ -225,11 +225,9 @@ class SeparableCalls:
         sizes, taps = (height, width), (column_taps, row_taps)
         if upright:
             sizes, taps = sizes[::-1], taps[::-1]
-        across, along = (
-            source_indices("symmetric", n, k // 2, k // 2) for n, k in zip(sizes, taps, strict=True)
-        )
-        first = SmallWindows(dtype, (1, taps[1]), (np.arange(sizes[0]), along), True)
-        first.then(SmallWindows(dtype, (taps[0], 1), (across, np.arange(sizes[1])), True))
+        across, along = (AxisWindow(n, k, k // 2, "symmetric") for n, k in zip(sizes, taps, strict=True))
+        first = SmallWindows(dtype, [across.unfiltered, along], True)
+        first.then(SmallWindows(dtype, [across, along.unfiltered], True))
         y = np.empty(sizes, dtype)
         values = (
             *(type_word(a.dtype) for a in (x, one, two)), height, width, row_taps, column_taps, id(dtype),

@@ -10,12 +10,12 @@ Source: Vaidyanathan 1990, "Multirate digital filters, filter banks, polyphase n
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.filtering.rate_records import RATE_FIELDS, Rates, rate_record, scratch
+from convalgos.cpu.filtering.rate_records import RATE_FIELDS, RateRecord, Rates, rate_record
 from convalgos.cpu.filtering.sample_mixes import SAMPLES, mix_samples
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
@@ -27,6 +27,7 @@ from convalgos.cpu.filtering.small_elements import (
     taps_are_finite,
     word_of,
 )
+from convalgos.cpu.filtering.small_records import scratch
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import (
@@ -270,39 +271,45 @@ def filter_rates() -> Callable[..., Any] | None:
     return jit.from_python(b"filter_rates", _filter_rates, jit.FASTCALL) if array_calls.array_call() else None
 
 
-class SmallRates:
+class SmallRates(RateRecord):
     """What all calls of some shapes and a type share."""
 
     def __init__(self, rates: Rates):
         r = rates
         size, low = r.dtype.itemsize, len(r.ends[0])
         lanes = simd.vector_bytes() // r.part
-        phases = min(r.up, r.outputs)
-        pitch = -(-(low + r.n + len(r.ends[1])) // r.down) + AT_ONCE * lanes
-        places: list[int] = []
-        offsets: list[int] = []
-        used: set[int] = set()  # first samples of the lines that are read
-        of_phase = low + 1  # taps: where one lacks the last, that is 0, as in SciPy, where it spreads NaN
-        for phase in range(phases):
-            sample, first = divmod(phase * r.down, r.up)
-            at = range(first, first + of_phase * r.up, r.up)
-            places.extend([tap * r.taps[1] if tap < r.taps[0] else -1 for tap in at])
-            read = [low + sample - t for t in range(of_phase)]  # at the first turn
-            offsets.extend([place % r.down * pitch + place // r.down for place in read])
-            used.update([(place - low) % r.down for place in read])
+        phases, of_phase = r.phases, low + 1  # taps, of which SciPy lacks some: 0 spreads what is not finite
+        high = len(r.ends[1])
+        pitch = -(-(low + r.n + high) // r.down) + AT_ONCE * lanes
+        lines, ahead, used = _phase_reads(r.up, r.down, phases, low)
         turns = [-(-(r.outputs - phase) // r.up) for phase in range(phases)]
-        beyond = np.concatenate([np.arange(low), np.arange(low + r.n, low + r.n + len(r.ends[1]))])
+        beyond = np.arange(low + high)
+        beyond[low:] += r.n
+        at, line = np.divmod(beyond, r.down)
         memory = scratch((r.down * pitch + turns[0] + AT_ONCE * lanes) * size)
         self.kept, self.record, self.address = rate_record(
             r,
             {
-                "targets": (beyond % r.down * pitch + beyond // r.down) * size, "offsets": offsets,
-                "turns": turns, "begins": sorted(begin for begin in used if begin < r.n),
-                "sources": np.concatenate(r.ends),
+                "targets": (line * pitch + at) * size, "offsets": lines * pitch + ahead,
+                "turns": np.array(turns), "begins": used[used < r.n], "sources": np.concatenate(r.ends),
             },
-            places,
+            r.phase_taps.reshape(-1),
             memory,
             r.mixes,
             kernel=small_rates(r.numbers, r.part, lanes), pitch=pitch, phases=phases, element=size,
-            sums=memory.ctypes.data + r.down * pitch * size, of_phase=of_phase, parts=r.parts,
+            sums=jit.data_address()(memory) + r.down * pitch * size, of_phase=of_phase, parts=r.parts,
         )  # fmt: skip
+
+
+# --- inside ----------------------------------------------------------------------------------
+
+
+@lru_cache(256)
+def _phase_reads(up: int, down: int, phases: int, low: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the samples that phases read for their first outputs, from the last one on, (phases, low + 1):
+
+    the lines of every down-th sample that they lie in, and how far behind its begin; and all such lines.
+    """
+    read = low + (np.arange(phases) * down // up)[:, None] - np.arange(low + 1)
+    used = np.flatnonzero(np.bincount((read.reshape(-1) - low) % down))
+    return read % down, read // down, used

@@ -8,6 +8,7 @@ of NumPy; integers wrap around. The interpreter's lock is held: a record serves 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -15,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_zeros
+from convalgos.core.allocator import aligned_zeros, whole_lines
+from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.boundaries import COPIES
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
     STRIDES,
@@ -27,17 +30,18 @@ from convalgos.cpu.filtering.small_elements import (
     taps_are_finite,
     word_of,
 )
+from convalgos.cpu.filtering.small_records import filled_record, scratch
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.integers import Integers
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, pointer, zero_bytes
 
 REALS, INTEGERS, COMPLEX = range(3)
 AT_ONCE = 4  # vectors that are summed at a time
 WINDOW_FIELDS = fields(
-    "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources column_sources "
-    "padded_rows low inside high x_rows next part places tap_places"
+    "kernel padded pitch taps size tap_rows tap_columns turned rows columns row_sources padded_rows "
+    "low inside high first shared ends low_ends high_ends x_rows next part places tap_places"
 )
 
 
@@ -55,25 +59,29 @@ def turn_filter(a: Any, w: int, w_row: int, w_column: int) -> None:
 
 @jit.helper
 def lay_image(a: Any, x: int, x_row: int, x_column: int) -> None:
-    """The rows that windows read, with what lies beyond both ends; what fills them is there already."""
+    """The rows that windows read, with what lies beyond both ends.
+
+    What fills them is there already, but in scratch that is shared.
+    """
     for i in range(a.padded_rows):
         row = word_of(a.row_sources + i * 8)
         if row >= 0:
             line, target = x + row * x_row, a.padded + i * a.pitch * a.size
-            first = word_of(a.column_sources + a.low * 8)
+            source, inside = line + a.first * x_column, target + a.low * a.size
+            behind = inside + a.inside * a.size
+            if a.shared:
+                zero_bytes(target, a.low * a.size)
+                zero_bytes(behind, (a.pitch - a.low - a.inside) * a.size)  # where vectors end, too
             if x_column == a.size:
-                copy_bytes(target + a.low * a.size, line + first * a.size, a.inside * a.size)
+                copy_bytes(inside, source, a.inside * a.size)
             else:
                 for j in range(a.inside):
-                    copy_element(target + (a.low + j) * a.size, line + (first + j) * x_column, a.size)
-            for j in range(a.low):
-                source = word_of(a.column_sources + j * 8)
-                if source >= 0:
-                    copy_element(target + j * a.size, line + source * x_column, a.size)
-            for j in range(a.low + a.inside, a.low + a.inside + a.high):
-                source = word_of(a.column_sources + j * 8)
-                if source >= 0:
-                    copy_element(target + j * a.size, line + source * x_column, a.size)
+                    copy_element(inside + j * a.size, source + j * x_column, a.size)
+            for j in range(a.low_ends):
+                copy_element(target + j * a.size, line + word_of(a.ends + j * 8) * x_column, a.size)
+            for j in range(a.high_ends):
+                end = word_of(a.ends + (a.low_ends + j) * 8)
+                copy_element(behind + j * a.size, line + end * x_column, a.size)
 
 
 @jit.helper
@@ -189,50 +197,56 @@ class SmallWindows:
     and where each row of taps lies in a window.
 
     Args:
-        w_shape: (..., rows, columns).
-        sources: of each of these axes, which place of x lies at each place that windows read; -1 for `fill`.
+        windows: of the filter, along each axis of x: (..., along columns, along rows).
         turned: whether the filter is turned around, as in a convolution.
-        x_shape: of x where it has more than two axes.
+        fill: what lies outside where nothing is copied.
     """
 
-    def __init__(
-        self, dtype: np.dtype, w_shape: Sequence[int], sources: Sequence[np.ndarray], turned: bool,
-        fill: complex = 0, x_shape: Sequence[int] = (),
-    ):  # fmt: skip
-        self.dtype = dtype
-        self.shape = tuple(len(s) - k + 1 for s, k in zip(sources, w_shape, strict=True))
+    def __init__(self, dtype: np.dtype, windows: Sequence[AxisWindow], turned: bool, fill: complex = 0):
+        self.dtype, address_of = dtype, jit.data_address()
+        *of_rows, of_columns = windows
+        self.shape = tuple([w.outputs for w in windows])
         kind = {"f": REALS, "c": COMPLEX}.get(dtype.kind, INTEGERS)
         numbers = 2 if kind == COMPLEX else 1  # of an element
-        size = dtype.itemsize // numbers
+        size, element = dtype.itemsize // numbers, dtype.itemsize
         lanes = simd.vector_bytes() // size
-        of_columns, of_rows = sources[-1], _rows_of(sources[:-1], x_shape)
-        low, inside = _middle(of_columns)
-        pitch = len(of_columns) + AT_ONCE * lanes
-        wide = dtype.itemsize * self.shape[-1] > AT_ONCE * simd.vector_bytes()
-        along = wide or math.prod(self.shape[:-1]) < AT_ONCE
+        pitch = of_columns.outputs + of_columns.taps - 1 + AT_ONCE * lanes
+        wide = element * self.shape[-1] > AT_ONCE * simd.vector_bytes()
+        rows, tap_rows = math.prod(self.shape[:-1]), math.prod([w.taps for w in of_rows])
         apart = [pitch * numbers]  # numbers from row to row, and ahead of that those from plane to plane
-        for s in sources[-2:0:-1]:
-            apart.insert(0, len(s) * apart[0])
-        self._sources = [np.ascontiguousarray(s, np.int64) for s in (of_rows, of_columns)]
-        self._places, self._tap_places = (_places_of_rows(s[:-1], apart) for s in (self.shape, w_shape))
-        self._padded = aligned_zeros((len(of_rows) + AT_ONCE) * pitch, dtype)
+        for w in of_rows[:0:-1]:
+            apart.insert(0, (w.outputs + w.taps - 1) * apart[0])
+        (low, inside, high, first), ends = _along_rows(of_columns)
+        tables = [
+            _rows_of(of_rows), np.array(ends, np.int64), _places_of_rows(self.shape[:-1], apart),
+            _places_of_rows([w.taps for w in of_rows], apart),
+        ]  # fmt: skip
+        padded_rows = len(tables[0])
+        self._tables = np.concatenate(tables)
+        at = itertools.accumulate([8 * len(table) for table in tables[:-1]], initial=address_of(self._tables))
+        row_sources, of_ends, places, tap_places = at
+        laid = whole_lines((padded_rows + AT_ONCE) * pitch * element)
+        nbytes = laid + tap_rows * of_columns.taps * element
+        shared = padded_rows == 1 and not fill and not ends
+        self._memory = scratch(nbytes) if shared else aligned_zeros(nbytes, np.uint8)
         if fill:
-            self._padded[...] = fill
-        self._taps = np.zeros(math.prod(w_shape), dtype)
-        self.record = np.zeros(1, WINDOW_FIELDS)
+            self._memory[:laid].view(dtype)[...] = fill
+        padded = address_of(self._memory)
         values = {
-            "kernel": small_windows(kind, int(along), size, lanes), "padded": self._padded.ctypes.data,
-            "pitch": pitch, "taps": self._taps.ctypes.data, "size": dtype.itemsize,
-            "tap_rows": math.prod(w_shape[:-1]), "tap_columns": w_shape[-1], "turned": int(turned),
-            "rows": math.prod(self.shape[:-1]), "columns": self.shape[-1],
-            "row_sources": self._sources[0].ctypes.data, "column_sources": self._sources[1].ctypes.data,
-            "padded_rows": len(of_rows), "low": low, "inside": inside,
-            "high": len(of_columns) - low - inside, "places": self._places.ctypes.data,
-            "tap_places": self._tap_places.ctypes.data, "part": 0 if kind == INTEGERS else size,
+            "kernel": small_windows(kind, int(wide or rows < AT_ONCE), size, lanes), "padded": padded,
+            "pitch": pitch, "taps": padded + laid, "size": element, "tap_rows": tap_rows,
+            "tap_columns": of_columns.taps, "turned": int(turned), "rows": rows, "columns": self.shape[-1],
+            "row_sources": row_sources, "padded_rows": padded_rows, "low": low, "inside": inside,
+            "high": high, "first": first, "shared": int(shared), "ends": of_ends,
+            "low_ends": low if ends else 0, "high_ends": high if ends else 0,
+            "part": 0 if kind == INTEGERS else size, "places": places, "tap_places": tap_places,
         }  # fmt: skip
-        for name, value in values.items():
-            self.record[name] = value
-        self.address = self.record.ctypes.data
+        self.record, self.address = filled_record(WINDOW_FIELDS, values)
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept."""
+        return self._tables.nbytes + (0 if self.record["shared"] else self._memory.nbytes)
 
     def then(self, following: SmallWindows) -> None:
         """Let another one filter the result, which lies in between."""
@@ -242,27 +256,33 @@ class SmallWindows:
         following.record["x_rows"] = self._between.ctypes.data
 
 
-def _rows_of(sources: Sequence[np.ndarray], x_shape: Sequence[int]) -> np.ndarray:
+def _rows_of(windows: Sequence[AxisWindow]) -> np.ndarray:
     """Which row of x, counted over all planes, lies at each of the rows that windows read; -1 for `fill`."""
-    rows = np.asarray(sources[0])
-    for s, size in zip(sources[1:], x_shape[1:], strict=False):
-        ahead = rows[:, None]
-        rows = np.where((ahead < 0) | (s < 0), -1, ahead * size + s).reshape(-1)
+    rows = windows[0].sources
+    for w in windows[1:]:
+        ahead, s = rows[:, None], w.sources
+        rows = np.where((ahead < 0) | (s < 0), -1, ahead * w.size + s).reshape(-1)
     return rows
 
 
 def _places_of_rows(counts: Sequence[int], apart: Sequence[int]) -> np.ndarray:
     """Where rows begin, of one plane or of several, and some more for vectors below the last one."""
-    places = sum(np.ix_(*(np.arange(n) * by for n, by in zip(counts, apart, strict=True))))
-    return np.pad(np.asarray(places, np.int64).reshape(-1), (0, AT_ONCE - 1))
+    places = np.arange(counts[0]) * apart[0]
+    for n, by in zip(counts[1:], apart[1:], strict=True):
+        places = (places[:, None] + np.arange(n) * by).reshape(-1)
+    return np.concatenate([places, np.zeros(AT_ONCE - 1, np.int64)])
 
 
-def _middle(sources: np.ndarray) -> tuple[int, int]:
-    """(first, count) of the longest run of places whose sources follow each other."""
-    best, start = (0, 0), 0
-    for i in range(1, len(sources) + 1):
-        if i == len(sources) or sources[i] != sources[i - 1] + 1 or sources[i - 1] < 0:
-            if sources[start] >= 0 and i - start > best[1]:
-                best = start, i - start
-            start = i
-    return best
+def _along_rows(w: AxisWindow) -> tuple[tuple[int, int, int, int], list[int]]:
+    """How many places of a row lie before x, inside it and behind it, and where x is read from on.
+
+    And, where what lies outside is copied, which elements of x lie before and behind.
+    """
+    begin, stop = max(0, -w.low), min(w.size, w.outputs + w.taps - 1 - w.low)
+    inside = max(0, stop - begin)
+    low = begin + w.low if inside else w.outputs + w.taps - 1
+    high = w.outputs + w.taps - 1 - low - inside
+    if w.boundary not in COPIES or not low + high:
+        return (low, inside, high, begin), []
+    at = w.sources
+    return (low, inside, high, begin), [*at[:low].tolist(), *at[low + inside :].tolist()]

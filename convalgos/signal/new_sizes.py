@@ -1,0 +1,45 @@
+"""Sizes of arrays that come seldom: what is made for a size pays for sizes only that come often.
+
+To plan for a size takes as long as to transform some ten thousand elements. So the first calls of a size go
+ways for which nothing is made, and it is counted how much they do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convalgos.core.plan_cache import also_forget
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
+
+PLANNED = 1 << 17  # elements that are transformed in about the time that planning takes; Zen 4
+# Times as long as a filter, up to which lines are of about its length, and how often such sizes are asked for
+# before they are planned: each has another filter, so that nothing is known of the plans of others; Zen 4
+ALIKE, ASKED_ALIKE = 4, 16
+KEPT = 1 << 22  # bytes of sizes
+
+_asked = SizeCache(KEPT)  # elements of all calls of a size
+also_forget(_asked.clear)
+
+
+def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
+    """Whether all calls of a size, each for so many elements, came to less than `most`, this one included."""
+    if elements >= most:
+        return False
+    before = _asked[key]
+    if before is UNKNOWN:
+        _asked.keep(key, elements)
+        return True
+    if before + elements >= most:
+        return False
+    _asked[key] = before + elements
+    return True
+
+
+def is_nearly_as_long(taps: int, n: int) -> bool:
+    """Whether a filter is nearly as long as lines of n samples."""
+    return ALIKE * taps > n
+
+
+def is_new_with_such_taps(n: int, taps: int, char: str) -> bool:
+    """`is_new` of lines of n samples with a filter that is nearly as long."""
+    return is_new((n, taps, char), 1, ASKED_ALIKE)
