@@ -32,7 +32,7 @@ def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarra
     Raises:
         InvalidArgument: it has other axes, or no elements.
     """
-    marked = np.asarray(footprint, dtype=bool)
+    marked = np.array(footprint, bool)  # a copy: what fills arrays of later calls reads it
     if marked.ndim != len(axes):
         raise InvalidArgument(f"footprint.ndim ({marked.ndim}) must match len(axes) ({len(axes)})")
     if not marked.any():
