@@ -260,8 +260,7 @@ def fill(output: np.ndarray, x: np.ndarray, write_of: known_calls.WriteOf) -> np
         output: any array; it may share memory with x.
         x: any array with elements, of a native dtype.
         write_of: makes, for a shape, what is called with two C-contiguous arrays of it in native byte order
-            that share no memory: x or a copy, and what is filled. Both go by nothing else but shapes and
-            types, so that later calls with equal arguments may have them, too (`known_calls`).
+            that share no memory: x or a copy, and what is filled. Later calls may have both (`known_calls`).
     """
     source, write = laid_arrays.as_laid(x), write_of(x.shape)
     laid = laid_arrays.is_laid(output.flags) and output.dtype.isnative

@@ -33,7 +33,7 @@ from convalgos.ndimage.arguments import (
 from convalgos.ndimage.conversions import fill_value_in
 from convalgos.ndimage.converted_windows import ConvertedSlides, ConvertedStep, SlidesOfOther
 from convalgos.ndimage.footprints import footprint_write, origins_of, whole_footprint
-from convalgos.ndimage.known_calls import Write, keep_none, known_calls
+from convalgos.ndimage.known_calls import Write, WriteOf, keep_none, known_calls
 
 Windows = list[tuple[int, AxisWindow]]  # (axis, those along it)
 
@@ -258,10 +258,10 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
     if x.dtype.kind != "c":
         result = real_output(output, x) if windows else output_array(output, x)
         types = x.dtype, _native(result)
-        return fill(result, x, lambda shape: _slide(shape, *types, windows, cval, reduction))
+        return fill(result, x, _sliding(*types, windows, cval, reduction))
 
     def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
-        return _slide(shape, of, into, windows, beyond, reduction)
+        return _sliding(of, into, windows, beyond, reduction)(shape)
 
     boundaries = [window.boundary for _, window in windows]
     if (y := filled_pairs(x, output, cval, boundaries, write_of)) is not None:
@@ -269,27 +269,28 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
     result = output_array(output, x, is_complex=True)
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
-        write = _slide(x.shape, of.dtype, part.dtype, windows, beyond, reduction)
+        write = _sliding(of.dtype, part.dtype, windows, beyond, reduction)(x.shape)
         write(np.ascontiguousarray(of), part)
     result.real, result.imag = parts
     return result
 
 
-def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reduction: int) -> Write:
-    """What fills an array of the dtype `into`, one axis after the other in its type, as SciPy does it."""
+def _sliding(of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reduction: int) -> WriteOf:
+    """What fills arrays of the dtype `into`, one axis after the other in its type, as SciPy does it."""
     if not windows:
-        return _copied
-    windows = [(axis, window._replace(size=shape[axis])) for axis, window in windows]
+        return lambda shape: _copied
     # of bools, means and minima are bytes in SciPy
     as_given = of == into and of.kind != "b"
     of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (of, into))
     used = any(window.boundary == "constant" for _, window in windows)
     beyond = fill_value_in(cval, into, reduction, used)
     if np.can_cast(of, into) and beyond is not None:
-        slide_all = Slides(shape, into, reduction, windows, beyond)
-        if as_given:
-            return slide_all.shortest
-        return SlidesOfOther(slide_all, of, into, math.prod(shape))
+
+        def write_of(shape: Shape) -> Write:
+            slide_all = Slides(shape, into, reduction, windows, beyond)
+            return slide_all.shortest if as_given else SlidesOfOther(slide_all, of, into, math.prod(shape))
+
+        return write_of
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     whole = of.kind in "iu" and of.itemsize <= 2 and into.kind in "iu"  # means are cut off alike in both
     exact = reduction != MEAN or of.kind == into.kind == "f" or whole
@@ -300,7 +301,7 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
     for axis, window in windows:
         dtype = others if steps else first
         steps.append(ConvertedStep(axis, window, dtype, fill_value_in(cval, dtype, reduction, used) or 0.0))
-    return ConvertedSlides(shape, of, into, reduction, steps)
+    return lambda shape: ConvertedSlides(shape, of, into, reduction, steps)
 
 
 def _native(array: np.ndarray) -> np.dtype:

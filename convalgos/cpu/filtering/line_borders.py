@@ -1,18 +1,15 @@
 """What lies beyond the ends of lines that are summed, and where the lines lie that an axis has there.
 
-The tables `sources` name what lies before the first element, and then what lies behind the last one: an
-element, -1 for `filling`, or -2 for the last element, -3 for that before it, and so on, so that one table
-serves axes of all sizes but the shortest. Records are those of `line_drivers`.
+The tables `sources` are `border_sources`, and what lies OUTSIDE is `filling`. Records are those of
+`line_drivers`.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import OUTSIDE
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
@@ -34,7 +31,7 @@ def copy_pixel(target: int, source: int, count: int, size: int) -> None:
 
 
 @jit.helper
-def source_of(entry: int, size: int) -> int:
+def element_of(entry: int, size: int) -> int:
     """The element of an axis that an entry of `sources` names, or -1."""
     return entry if entry >= OUTSIDE else size + 1 + entry
 
@@ -52,7 +49,7 @@ def fill_borders(a: Any, line: int, x: int, first: int, pixels: int, size: int) 
             k = a.row_low + a.pixels  # what lies between the borders is there
         else:
             target = line + (k - a.row_low - first) * a.after * size
-            source = source_of(sources[k if k < a.row_low else k - a.pixels], a.pixels)
+            source = element_of(sources[k if k < a.row_low else k - a.pixels], a.pixels)
             if source < 0:
                 copy_pixel(target, a.filling, a.after, size)
             elif x == 0:
@@ -75,31 +72,7 @@ def border_place(place: int, size: int, low: int, taps: int, sources: int) -> in
     """The element at a place, which may lie beyond the ends of an axis, or -1."""
     source, table = place, carray(pointer(sources), taps, np.int64)
     if place < 0:
-        source = source_of(table[place + low], size)
+        source = element_of(table[place + low], size)
     elif place >= size:
-        source = source_of(table[place + low - size], size)
+        source = element_of(table[place + low - size], size)
     return int(source)
-
-
-@lru_cache(1024)
-def border_table(boundary: str, taps: int, low: int, near: int, is_whole: bool) -> np.ndarray:
-    """(taps,) int64: `sources` of an axis of `near` elements; or of any with more, unless `is_whole`."""
-    at = AxisWindow(near, taps, low, boundary).sources
-    at = np.concatenate([at[:low], at[low + near :], [0]])  # (low + high + 1,)
-    return at if is_whole else np.where(2 * at >= near, at - near - 1, at)
-
-
-def border_sources(window: AxisWindow, size: int) -> np.ndarray:
-    """(taps,) int64: `sources` of an axis of a size."""
-    near = 2 * window.taps  # at a border nothing depends on the elements farther away
-    return border_table(window.boundary, window.taps, window.low, min(size, near), size <= near)
-
-
-def filling(fill: float, dtype: np.dtype, count: int) -> np.ndarray:
-    """So many elements of one value, or some more."""
-    return _filling(fill, dtype, count.bit_length())
-
-
-@lru_cache(64)
-def _filling(fill: float, dtype: np.dtype, bits: int) -> np.ndarray:
-    return np.full(1 << bits, fill, dtype)

@@ -15,8 +15,8 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
+from convalgos.core.window_borders import border_sources, filling
 from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, whole_sums
-from convalgos.cpu.filtering.line_borders import border_sources, filling
 from convalgos.cpu.filtering.line_endings import PLAIN, end_line
 from convalgos.cpu.filtering.line_steps import (
     CLOSE,

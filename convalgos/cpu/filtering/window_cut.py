@@ -10,8 +10,8 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.axis_windows import AxisWindow, PixelWindow
+from convalgos.core.window_borders import filling, sources_along
 from convalgos.cpu.filtering import window_kernels as kernels
-from convalgos.cpu.filtering.line_borders import filling
 from convalgos.cpu.filtering.window_kernels import LISTED, OUTSIDE, ROWS
 from convalgos.cpu.layout.strided_rows import row_copier
 from convalgos.cpu.runtime.threads import plan_threads
@@ -35,7 +35,7 @@ def source_planes(axes: Sequence[AxisWindow], plane: int) -> Array:
     outside = np.zeros((1, 1), bool)
     for axis in axes:
         at = np.arange(axis.outputs)[:, None] + np.arange(axis.taps)
-        windows = axis.sources[at]  # (outputs, taps)
+        windows = sources_along(axis)[at]  # (outputs, taps)
         offsets = offsets[:, None, :, None] * axis.size + windows[None, :, None, :]
         outside = outside[:, None, :, None] | (windows == OUTSIDE)[None, :, None, :]
         offsets, outside = (a.reshape(a.shape[0] * a.shape[1], -1) for a in (offsets, outside))
@@ -73,13 +73,14 @@ class WindowCut:
         parts = -(-outputs[1] // max(block, room // block * block))
         self.width = min(outputs[1], -(-outputs[1] // (parts * block)) * block)
         others = self.outer * -(-outputs[1] // self.width)
-        wanted = max(1, THREAD_CHUNKS * plan_threads() // others)
+        threads = plan_threads()
+        wanted = max(1, THREAD_CHUNKS * threads // others)
         chunk = max(outputs[0] // wanted, 2 * rows.taps // row_step, 2 * ROWS)
         self.row_chunk = min(outputs[0], -(-chunk // ROWS) * ROWS)
         units = others * -(-outputs[0] // self.row_chunk)
         listed = len(taps[0])
         products = (listed + along) * self.outer * outputs[0] * outputs[1]
-        self.tasks = max(1, min(plan_threads(), units, products // SHARE))
+        self.tasks = max(1, min(threads, units, products // SHARE))
         pitch = whole_lines((self.width + beside + block) * size)
         self.pitch = pitch + (64 if pitch % 1024 == 0 else 0)  # rows of a ring in other sets of the cache
         # a row before its filter along itself, and its phases, of which whole blocks are read
@@ -119,12 +120,17 @@ class WindowCut:
             "x_row": self.columns.size * x_size, "y_plane": self.outputs[0] * y_row, "y_row": y_row,
             "outer": self.outer, "rows": self.outputs[0], "columns": self.outputs[1],
             "columns_in": self.columns.size, "row_chunk": self.row_chunk, "width": self.width,
-            "planes": self._planes, "row_source": self.rows.sources, "column_source": self.columns.sources,
+            "planes": self._planes, "row_source": sources_along(self.rows),
+            "column_source": self._column_sources(),
             "fill": filling(fill, np.dtype(f"f{self.size}"), max(self.pitch, self.before) // self.size),
             "rows_at_once": ROWS if self.tiles else 1, "scratch_stride": self.scratch, "pitch": self.pitch,
             "along_shifts": along_shifts(self.along, self.apart, self.steps[1], self.phase),
             "phase": self.phase, "before_bytes": self.before, "tasks": self.tasks,
         }  # fmt: skip
+
+    def _column_sources(self) -> Array:
+        columns = self.columns
+        return columns.sources if isinstance(columns, PixelWindow) else sources_along(columns)
 
 
 @lru_cache(256)
