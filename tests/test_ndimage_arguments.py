@@ -71,5 +71,5 @@ def test_results_go_to_any_array(swapped):
 
     for output in (x, x[::-1], np.empty((3, 8))[:, ::2], np.empty((3, 4))):
         output = output.astype(">f8") if swapped else output
-        assert arguments.fill(output, x, write) is output
+        assert arguments.fill(output, x, lambda shape: write) is output
         np.testing.assert_array_equal(output, expected)

@@ -11,8 +11,9 @@ import convalgos as ca
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_passes
 from convalgos.cpu.filtering.byte_passes import BytePass, smoothing, why_not_bytes
-from convalgos.cpu.filtering.line_filters import passes_of
+from convalgos.cpu.filtering.line_filters import line_filter
 from convalgos.cpu.filtering.line_steps import LineStep
+from convalgos.ndimage import known_calls
 from convalgos.ndimage.arguments import BOUNDARY_OF
 from convalgos.ndimage.gaussian import gaussian_weights
 
@@ -44,9 +45,9 @@ def check_smoothing():
 @pytest.mark.parametrize("shared", [0, 1 << 17])
 def test_scipys_integers(shared, monkeypatch):
     monkeypatch.setattr(line_passes, "SHARED", shared)
-    passes_of.cache_clear()
+    known_calls._forget()
     check_smoothing()
-    passes_of.cache_clear()
+    known_calls._forget()
 
 
 def test_narrow_vectors():
@@ -59,8 +60,7 @@ def step_of(weights, fill=0.0, boundary="constant"):
 
 def test_which_filters_are_summed_in_fixed_point():
     weights = gaussian_weights(FALLING, 0, 1)
-    (last,) = passes_of((50,), BYTES, BYTES, (step_of(weights),))
-    assert isinstance(last, BytePass)
+    assert line_filter(BYTES, BYTES, (step_of(weights),)).kind is BytePass
     falls = [smoothing(tuple(gaussian_weights(sigma, 0, 1)))[0]["falls"][0] for sigma in (FALLING, PLAIN)]
     assert falls == [1, 0]
     for refused in (

@@ -13,6 +13,7 @@ import convalgos as ca
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.filtering import line_filters, line_passes, line_steps, short_passes, volume_passes
+from convalgos.ndimage import known_calls
 from convalgos.ndimage.arguments import BOUNDARY_OF
 from convalgos.ndimage.lines import length_of_terms
 
@@ -211,7 +212,7 @@ def test_volumes_in_one_pass(dtype, monkeypatch):
     for name, value in (("LARGE", 0), ("SHORTEST", 0)):
         monkeypatch.setattr(volume_passes, name, value)
     monkeypatch.setattr(line_passes, "SHARED", 0)
-    line_filters.passes_of.cache_clear()
+    known_calls._forget()
     rng, modes = np.random.default_rng(4), ["reflect", "constant", "nearest", "mirror", "wrap"]
     for i in range(20):
         shape = tuple(int(n) for n in rng.integers(1, 23, 3))
@@ -224,14 +225,15 @@ def test_volumes_in_one_pass(dtype, monkeypatch):
         np.testing.assert_allclose(y, scipy.ndimage.gaussian_filter(x, cval=2.5, **told), atol=1e-5)
         steps = [line_steps.LineStep(a, (1.0,) * 5, AxisWindow(9, 5, 2), 0.0) for a in axes]
         assert volume_passes.why_not_volume(x.shape, x.dtype, x.dtype, steps) is None
-    line_filters.passes_of.cache_clear()
+    known_calls._forget()
 
 
 def test_passes_share_what_lies_in_the_cache():
     step = line_steps.LineStep(0, (1.0,) * 9, AxisWindow(64, 9, 4, "wrap"), 0.0)
     steps = [step, step._replace(axis=1), step._replace(axis=2)]
-    assert [len(p) for p in line_filters._passes((64, 64, 64), steps, 4)] == [2, 1]
-    assert [len(p) for p in line_filters._passes((64, 4096, 64), steps, 4)] == [1, 2]
+    filtered = line_filters.LineFilter(np.dtype("f4"), np.dtype("f4"), tuple(steps))
+    assert filtered.parts((64, 64, 64)) == [(0, 2), (2, 1)]
+    assert filtered.parts((64, 4096, 64)) == [(0, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(

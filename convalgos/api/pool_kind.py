@@ -28,6 +28,9 @@ from convalgos.cpu.pooling.slice_plan import SlicePlan, maxima_of
 
 laid_arrays.turn_by(copy_turned)
 
+KINDS = 256  # of windows whose arguments are known to be valid
+_problems: dict[Hashable, PoolProblem] = {}  # one of each kind, layout, dtype and number of dimensions
+
 
 class PoolKind(NamedTuple):
     """The arguments of a call, as they were given."""
@@ -104,14 +107,22 @@ def _tuples(value: Any) -> Any:
     return value if isinstance(value, Hashable) else shown(value)
 
 
-@lru_cache(512)
+@lru_cache(2048)
 def _planned(
     kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: np.dtype | str, made_for: Setting
 ) -> PlannedPool:
     logical = (shape[0], shape[-1], *shape[1:-1]) if layout == "channels_last" and len(shape) > 1 else shape
+    given = kind, layout, dtype, len(shape)
+    known = _problems.get(given)
+    if known is not None and (problem := known.of_shape(logical)) is not None:
+        return PlannedPool(problem)
     problem = PoolProblem.of(
         logical, kind.kernel, stride=kind.stride, padding=kind.padding, dilation=kind.dilation,
         ceil_mode=kind.ceil_mode, reduction=kind.reduction, count_padding=kind.count_padding, layout=layout,
         dtype=dtype_name(dtype),
     )  # fmt: skip
+    if kind.kernel is not None and not isinstance(kind.padding, str):  # the same of all shapes
+        if len(_problems) >= KINDS:
+            _problems.clear()
+        _problems[given] = problem
     return PlannedPool(problem)

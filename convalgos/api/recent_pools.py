@@ -69,14 +69,21 @@ def filled(run: Callable[..., None], shape: tuple[int, ...], dtype: np.dtype) ->
 def _remember(recent: RecentCalls, told: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Find the call by all other arguments, where these cannot change."""
     made, given = told
+    arrays = set(map(id, given))
+    whole = (*args, *kwargs.values())
+    key = [(v.shape, v.dtype) if id(v) in arrays else (type(v), v) for v in whole]
+    try:
+        asked = recent.asks_for((tuple(key), len(args), tuple(kwargs)))
+    except TypeError:
+        return  # an argument that may change
+    if not asked:
+        return
     places = [_place(array, args, kwargs) for array in given]
-    others = [v for v in (*args, *kwargs.values()) if not any(v is array for array in given)]
+    others = [v for v in whole if id(v) not in arrays]
     if None in places or args[0] is not given[0] or not all(map(_is_fixed, others)):
         return
-    arrays = tuple((array.shape, array.dtype) for array in given)
-    if recent.asks_for((arrays, tuple(places), tuple(kwargs), tuple(others), tuple(map(type, others)))):
-        in_order = places == list(range(len(places)))
-        recent.add((setting(), made, len(places) if in_order else places), args, kwargs, read=given[1:])
+    in_order = places == list(range(len(places)))
+    recent.add((setting(), made, len(places) if in_order else places), args, kwargs, read=given[1:])
 
 
 def _place(array: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | str | None:

@@ -149,6 +149,17 @@ class PoolProblem:
             )
         return problem
 
+    def of_shape(self, x_shape: Shape) -> Self | None:
+        """The same windows over another x of as many dimensions, without a look at them again.
+
+        None where `of` might refuse it.
+        """
+        made: Self = type(self).__new__(type(self))
+        fields = {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        made.__dict__.update(fields | {"x_shape": x_shape})
+        fits = min(made.y_shape[2:]) > 0 and self.layout == self.y_layout
+        return made if fits else None
+
     def in_layout(self, layout: str) -> Self:
         """The same in a layout of x and y; its windows are not found again."""
         made: Self = type(self).__new__(type(self))

@@ -64,9 +64,11 @@ def _cut(problem: ConvProblem) -> tuple[WindowCut, int]:
     rings = np.repeat(planes.reshape(-1, under), terms_of(p.pattern) or 1, axis=1)
     taps = np.argwhere(np.ones((rings.shape[1], p.kernel[-2], 1))) * (1, p.dilation[-2], 1)
     steps = p.stride[-2], p.stride[-1]
+    listed = [np.ascontiguousarray(column) for column in taps.T]
     cut = WindowCut(
-        rings, rows, columns, p.itemsize, taps, p.kernel[-1], p.dilation[-2] == 1, steps, p.dilation[-1]
-    )
+        rings, rows, columns, p.itemsize, listed, p.kernel[-1], p.dilation[-2] == 1, steps,
+        p.dilation[-1],
+    )  # fmt: skip
     return cut, under
 
 

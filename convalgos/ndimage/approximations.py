@@ -7,13 +7,13 @@ axis. Sums that should be whole numbers stay these (`coarse_grids.NUDGED`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from convalgos.core.arguments import shown
+from convalgos.core.arguments import Shape, shown
 from convalgos.cpu.filtering.coarse_gaussians import (
     CoarseAxis,
     coarse_chain,
@@ -41,8 +41,9 @@ Smoothed = tuple[int, float, int, Any, int]  # (axis, sigma, order, mode, radius
 
 def approximated(
     x: np.ndarray, smoothed: Sequence[Smoothed], output: Any, cval: Any, max_rel_error: float
-) -> np.ndarray | None:
-    """The filtered array, or None where nothing less exact is within the error, or would be faster.
+) -> Callable[[Shape], Write | None] | None:
+    """What finds what fills an array of a shape within the error: None where nothing less exact does, or
+    would be faster. None where that is so of arrays of all shapes.
 
     Raises:
         ValueError: max_rel_error is no number above 0.
@@ -51,7 +52,7 @@ def approximated(
         raise ValueError(f"max_rel_error={shown(max_rel_error)} must be a number above 0, or None")
     asked = np.dtype(x.dtype if output is None else getattr(output, "dtype", output)).newbyteorder("=")
     widest = max((radius for *_, radius in smoothed), default=0)
-    if not x.size or widest < WIDE or any(order for _, _, order, _, _ in smoothed):
+    if widest < WIDE or any(order for _, _, order, _, _ in smoothed):
         return None
     boundaries = [arguments.boundary_of(mode) for *_, mode, _ in smoothed]
     beyond = arguments.real_number("cval", cval) if "constant" in boundaries else 0.0
@@ -62,33 +63,35 @@ def approximated(
         dtype = asked
     else:
         return None
-    write = _coarse(x, dtype, asked, smoothed, boundaries, beyond, max_rel_error)
-    if write is None:
-        if _few_lines(x, dtype, smoothed):
-            return None
-        filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
-        found = recursions_within(filters, dtype, max_rel_error)
-        if found is None:
-            return None
-        write = _recursive(dtype, [axis for axis, *_ in smoothed], found, boundaries, beyond)
-    return arguments.fill(arguments.output_array(output, x), x, write)
+    of, filters = x.dtype, [(sigma, radius) for _, sigma, _, _, radius in smoothed]
+
+    def write_of(shape: Shape) -> Write | None:
+        write = _coarse(shape, of, dtype, asked, smoothed, boundaries, beyond, max_rel_error)
+        if write is None and not _few_lines(shape, dtype, smoothed):
+            found = recursions_within(filters, dtype, max_rel_error)
+            if found is not None:
+                write = _recursive(dtype, [axis for axis, *_ in smoothed], found, boundaries, beyond)
+        return write
+
+    return write_of
 
 
 def _coarse(
-    x: np.ndarray, dtype: np.dtype, asked: np.dtype, smoothed: Sequence[Smoothed], boundaries: list[str],
-    beyond: float, max_rel_error: float,
+    shape: Shape, x: np.dtype, dtype: np.dtype, asked: np.dtype, smoothed: Sequence[Smoothed],
+    boundaries: list[str], beyond: float, max_rel_error: float,
 ) -> Write | None:  # fmt: skip
     """By coarser grids."""
     filters = [(sigma, radius) for _, sigma, _, _, radius in smoothed]
     last = max(axis for axis, *_ in smoothed)
-    size = x.shape[last]
-    lies_in_rows = math.prod(x.shape[last + 1 :]) == 1
+    size = shape[last]
+    lies_in_rows = math.prod(shape[last + 1 :]) == 1
+    lines_of, alone = math.prod(shape) // size, len(smoothed) == 1
     in_blocks = [
-        lies_in_rows and axis == last and is_long_line(x.size // size, size, sigma, len(smoothed) == 1)
+        lies_in_rows and axis == last and is_long_line(lines_of, size, sigma, alone)
         for axis, sigma, *_ in smoothed
     ]
     lines = [
-        (WHOLE if whole else boundary, x.shape[axis])
+        (WHOLE if whole else boundary, shape[axis])
         for boundary, (axis, *_), whole in zip(boundaries, smoothed, in_blocks, strict=True)
     ]
     steps = steps_within(filters, lines, dtype, max_rel_error)
@@ -100,23 +103,24 @@ def _coarse(
             smoothed, boundaries, filters, steps, in_blocks, strict=True
         )
     )
-    if why_not_coarse(x.shape, axes, dtype.itemsize) is not None:
+    if why_not_coarse(shape, axes, dtype.itemsize) is not None:
         return None
-    is_read = x.dtype.name in SHORT and dtype.itemsize == 4 and holds(beyond, x.dtype)
-    of = x.dtype if is_read else None
-    chain = coarse_chain(x.shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)
-    if is_read or x.dtype == dtype:
+    is_read = x.name in SHORT and dtype.itemsize == 4 and holds(beyond, x)
+    of = x if is_read else None
+    chain = coarse_chain(shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)
+    if is_read or x == dtype:
         return chain.run
     return lambda x, y: chain.run(x.astype(dtype), y)
 
 
-def _few_lines(x: np.ndarray, dtype: np.dtype, smoothed: Sequence[Smoothed]) -> bool:
+def _few_lines(shape: Shape, dtype: np.dtype, smoothed: Sequence[Smoothed]) -> bool:
     """Whether sums take less time than recursions, which take as long for one line as for many."""
-    sums = x.size * sum(radius for *_, radius in smoothed)
+    count = math.prod(shape)
+    sums = count * sum(radius for *_, radius in smoothed)
     elements = 0
     for axis, _, _, _, radius in smoothed:
-        size = x.shape[axis]
-        elements += parts_of_lines(x.size // size, size, radius, dtype.itemsize)[1]
+        size = shape[axis]
+        elements += parts_of_lines(count // size, size, radius, dtype.itemsize)[1]
     return sums < RECURSED * elements
 
 

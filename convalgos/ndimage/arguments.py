@@ -253,17 +253,16 @@ def real_output(output: Any, x: np.ndarray) -> np.ndarray:
     return array
 
 
-def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndarray:
-    """`output`, which `write` fills where kernels can: in place, or in an array of its own that is copied.
+def fill(output: np.ndarray, x: np.ndarray, write_of: known_calls.WriteOf) -> np.ndarray:
+    """`output`, which kernels fill where they can: in place, or in an array of its own that is copied.
 
     Args:
         output: any array; it may share memory with x.
-        x: any array, of a native dtype.
-        write: called with two C-contiguous arrays in native byte order that share no memory: x or a copy, and
-            what is filled. It goes by nothing else but their shapes and types, so that the next call with
-            equal arguments may have it, too (`known_calls`).
+        x: any array with elements, of a native dtype.
+        write_of: makes, for a shape, what is called with two C-contiguous arrays of it in native byte order
+            that share no memory: x or a copy, and what is filled. Later calls may have both (`known_calls`).
     """
-    source = laid_arrays.as_laid(x)
+    source, write = laid_arrays.as_laid(x), write_of(x.shape)
     laid = laid_arrays.is_laid(output.flags) and output.dtype.isnative
     if laid and not np.may_share_memory(output, source):
         write(source, output)
@@ -271,7 +270,7 @@ def fill(output: np.ndarray, x: np.ndarray, write: known_calls.Write) -> np.ndar
         own = known_calls.filled_apart(source, output.dtype.newbyteorder("="), write)
         laid_arrays.copy_into(output, own)
     if output.dtype.isnative:
-        known_calls.tell_filled(x, output, write)
+        known_calls.tell_filled(x, output, write, write_of)
     return output
 
 
@@ -295,21 +294,26 @@ def filled_pairs(
         return None
     result = output_array(output, x, is_complex=True)
     of, into = x.real.dtype, result.real.dtype.newbyteorder("=")
-    shape = (*x.shape, 2)
-    if beyond == imaginary:
-        write_real = write_of(shape, of, into, beyond)
+
+    def paired(shape: Shape) -> known_calls.Write:
+        pairs = (*shape, 2)
+        write_real = write_of(pairs, of, into, beyond)
 
         def write(x: np.ndarray, y: np.ndarray) -> None:
-            write_real(x.reshape(-1).view(of).reshape(shape), y.reshape(-1).view(into).reshape(shape))
+            write_real(x.reshape(-1).view(of).reshape(pairs), y.reshape(-1).view(into).reshape(pairs))
 
-    else:
-        writes = [write_of(x.shape, of, into, value) for value in (beyond, imaginary)]
+        return write
+
+    def by_part(shape: Shape) -> known_calls.Write:
+        writes = [write_of(shape, of, into, value) for value in (beyond, imaginary)]
 
         def write(x: np.ndarray, y: np.ndarray) -> None:
             for part, parts, each in zip((x.real, x.imag), (y.real, y.imag), writes, strict=True):
                 parts[...] = known_calls.filled_apart(laid_arrays.as_laid(part), into, each)
 
-    return fill(result, x, write)
+        return write
+
+    return fill(result, x, paired if beyond == imaginary else by_part)
 
 
 def by_parts(

@@ -103,10 +103,10 @@ def _filtered(
         return _real(x, w, output, cval, mode, origin, axes, turned)
     w = w.conj() if w.dtype.kind == "c" and not turned else w
     if w.dtype.kind != "c" and x.size:
-        read = _read(x.shape, w, mode, origin, axes, turned)
+        read = _read(x.ndim, w, mode, origin, axes, turned)
 
         def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
-            return _write_of(shape, of, into, *read, beyond)
+            return _filter_of(len(shape), of, into, *read, beyond).of(shape)
 
         if (y := filled_pairs(x, output, cval, [boundary_of(mode)], write_of)) is not None:
             return y
@@ -117,28 +117,28 @@ def _real(
     x: np.ndarray, w: np.ndarray, output: Any, cval: Any, mode: Any, origin: Any, axes: Any, turned: bool
 ) -> np.ndarray:
     """The filter of real numbers by real weights."""
-    read = _read(x.shape, w, mode, origin, axes, turned)
+    read = _read(x.ndim, w, mode, origin, axes, turned)
     beyond = real_number("cval", cval)
     if not x.size:
         return output_array(output, x)  # complex or not: SciPy asks no more of it
     y = real_output(output, x)
-    return fill(y, x, _write_of(x.shape, x.dtype, y.dtype.newbyteorder("="), *read, beyond))
+    filtered = _filter_of(x.ndim, x.dtype, y.dtype.newbyteorder("="), *read, beyond)
+    return fill(y, x, filtered.of)
 
 
-def _write_of(
-    shape: Shape, x: np.dtype, y: np.dtype, w: np.ndarray, found: list[AxisWindow], beyond: float
-) -> Write:
-    """What filters arrays of a shape and two types, whose last axes may be beyond those of the weights."""
-    others = [AxisWindow(size) for size in shape[w.ndim :]]
+def _filter_of(
+    ndim: int, x: np.dtype, y: np.dtype, w: np.ndarray, found: list[AxisWindow], beyond: float
+) -> DenseFilter:
+    """What filters arrays of two types, whose last axes may be beyond those of the weights."""
+    others = [AxisWindow(0)] * (ndim - w.ndim)
     w = w.reshape([*w.shape, *(1 for _ in others)])
-    return DenseFilter(shape, x, y, w, [*found, *others], beyond).shortest
+    return DenseFilter(x, y, w, [*found, *others], beyond)
 
 
 def _read(
-    shape: Shape, w: np.ndarray, mode: Any, origin: Any, axes: Any, turned: bool
+    ndim: int, w: np.ndarray, mode: Any, origin: Any, axes: Any, turned: bool
 ) -> tuple[np.ndarray, list[AxisWindow]]:
-    """(weights as a correlation has them, windows) of all axes."""
-    ndim = len(shape)
+    """(weights as a correlation has them, windows) of all axes, of any size."""
     chosen = several_axes(axes, ndim)
     w = real_numbers("weights", w)
     if w.ndim != len(chosen) or not w.size:
@@ -158,7 +158,7 @@ def _read(
     if not isinstance(mode, str):
         raise InvalidArgument(f"a sequence of modes is not supported: mode={shown(mode)} must be one")
     boundary = boundary_of(mode)
-    found = [AxisWindow(size) for size in shape]
+    found = [AxisWindow(0)] * ndim
     for axis, taps, shift in zip(sorted(chosen), w.shape, origins, strict=True):
-        found[axis] = AxisWindow(shape[axis], taps, taps // 2 + shift, boundary)
+        found[axis] = AxisWindow(0, taps, taps // 2 + shift, boundary)
     return np.where(np.abs(w) > TINY, w, 0.0).reshape([axis.taps for axis in found]), found

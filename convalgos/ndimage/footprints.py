@@ -32,7 +32,7 @@ def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarra
     Raises:
         InvalidArgument: it has other axes, or no elements.
     """
-    marked = np.asarray(footprint, dtype=bool)
+    marked = np.array(footprint, bool)  # a copy: what fills arrays of later calls reads it
     if marked.ndim != len(axes):
         raise InvalidArgument(f"footprint.ndim ({marked.ndim}) must match len(axes) ({len(axes)})")
     if not marked.any():
@@ -121,7 +121,7 @@ def _windows_of(
     found = []
     for length, runs in groupby(sorted(_runs(footprint)), key=lambda run: run[0]):
         axis = len(shape) - 1
-        window = [(axis, AxisWindow(shape[axis], length))]
+        window = [(axis, AxisWindow(0, length))]
         parts = [tuple(slice(p, p + n) for p, n in zip(place, sizes, strict=True)) for _, place in runs]
         found.append((Slides(shape, dtype, reduction, window) if length > 1 else None, parts))
     return found

@@ -104,13 +104,10 @@ def gaussian_filter(
     """
     x = arguments.input_array("input", input)
     smoothed = _smoothed(x.ndim, sigma, order, mode, truncate, radius, axes)
-    if max_rel_error is not None:
-        result = approximated(x, smoothed, output, cval, max_rel_error)
-        if result is not None:
-            return result
+    within = None if max_rel_error is None else approximated(x, smoothed, output, cval, max_rel_error)
     steps = _steps(smoothed)
     if steps and x.dtype.kind != "c":
-        return correlate_axes(x, steps, output, cval)
+        return correlate_axes(x, steps, output, cval, within)
     result = arguments.output_array(output, x)  # whose dtype SciPy does not promote here
     if steps:
         return correlate_axes(x, steps, result, cval)

@@ -1,8 +1,8 @@
 """Calls as they were made before, found again by their arguments.
 
 On a small image a filter takes a few microseconds, and to read its arguments by SciPy's rules takes tens. So
-what fills the result is kept, by the shape and the type of the image and by all other arguments, and a call
-with equal ones goes straight there.
+what fills results is kept, by the type of the image and by all arguments but its sizes, and a call with equal
+ones goes straight there: to what fills results of these sizes, or to what makes that for any.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 
 from convalgos.core import laid_arrays, plan_cache
 from convalgos.core.allocator import SMALL, new_array
+from convalgos.core.arguments import Shape
 from convalgos.core.forks import guarded
 from convalgos.cpu.runtime.array_steps import ArrayRun, array_steps_of
 from convalgos.cpu.runtime.recent_calls import RecentCalls
@@ -24,15 +25,19 @@ from convalgos.cpu.runtime.threads import plan_threads
 
 Given = ParamSpec("Given")
 Write = Callable[[np.ndarray, np.ndarray], None]  # (x, y): fills y, an array apart from x
+WriteOf = Callable[[Shape], Write]  # of arrays of a shape, which have elements
 PLAIN = frozenset((int, float, bool, str, type(None), type))  # of values that are what they hold
 WRITTEN = "output"  # the argument that may be an array that is filled
-COUNT = 256  # calls that are kept; the first of them goes for one more
+COUNT = 1024  # sets of arguments that are kept; of one more, the first of them goes
 MOST = 1 << 18  # bytes of an array of weights that is kept with its call,
-FEW = 1 << 12  # and of one up to which they are not counted by themselves:
-LARGE_COUNT = 16  # calls with more, of which the first goes for one more
+FEW = 1 << 12  # and of one up to which it is told by all of its bytes at once,
+LARGE_COUNT = 16  # sets with more, of which the first goes for one more
 LOOKED_AT = 256  # bytes of many that stand for all in a hash
+# Sizes for which it is kept what fills results, by the bytes of the largest array among arguments: a plan
+# holds weights, and that of a transform their spectrum
+SIZES = ((1 << 9, 2048), (FEW, 256), (MOST, 16))
 
-_kept: dict[Hashable, tuple[Write, np.dtype]] = {}
+_kept: dict[Hashable, _Calls] = {}
 _all_recent: list[RecentCalls] = []  # of each function (threads, write, dtype of y, where y is or 0)
 _lock = guarded(threading.Lock())
 _this = threading.local()  # of a thread: `told`, what filled the results of the call that it is in
@@ -77,9 +82,9 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
                 else:
                     key = _key(function, args, {**kwargs, WRITTEN: None}, y.dtype)
         known = None if key is None else _kept.get(key)
-        if known is None:
+        if known is None or not x.size:
             return _told(function, args if laid else (laid_arrays.as_laid(x), *args[1:]), kwargs, key)
-        write, dtype = known
+        write, dtype = known.written(known, x.shape), known.dtype
         place: int | str = 0
         copied = False
         if type(y) is not np.ndarray:
@@ -91,7 +96,7 @@ def known_calls(function: Callable[Given, Any]) -> Callable[Given, Any]:
         alone = write
         if copied or not laid:
             write = _through_copies(write, dtype, laid, copied)
-        if recent.asks_for((key, laid, copied)):
+        if recent.asks_for((known, x.shape, laid, copied)):
             run = _run_of(alone, x, dtype, laid, copied, None if filled is None else place)
             recent.add((plan_threads(), write, dtype, place), args, kwargs, filled, laid, copied, run)
         write(x, y)
@@ -139,13 +144,15 @@ def _told(function: Callable[..., Any], args: Any, kwargs: Any, key: Hashable) -
         told = _this.told
     finally:
         _this.told = outer
-    if len(told) == 1 and told[0][0] is args[0] and told[0][1] is result:
-        _keep(key, told[0][2], result.dtype)
+    if len(told) == 1 and told[0].x is args[0] and told[0].y is result:
+        _keep(key, told[0])
     return result
 
 
 def _forget() -> None:
     _kept.clear()
+    for _, written in _written:
+        written.cache_clear()
     for recent in _all_recent:
         recent.clear()
 
@@ -153,22 +160,54 @@ def _forget() -> None:
 plan_cache.also_forget(_forget)
 
 
-def tell_filled(x: np.ndarray, y: np.ndarray, write: Write) -> None:
-    """That `write` has filled y from x, and would do so for all arrays like these."""
+class _Told(NamedTuple):
+    """Of a call that has filled y from x."""
+
+    x: np.ndarray | None
+    y: np.ndarray | None
+    write: Write
+    write_of: WriteOf
+
+
+def tell_filled(x: np.ndarray, y: np.ndarray, write: Write, write_of: WriteOf) -> None:
+    """That `write` has filled y from x, and would do so for all arrays like these; and what `write_of` makes,
+    for all of their types and another shape of as many axes."""
     told = getattr(_this, "told", None)
     if told is not None:
-        told.append((x, y, write))
+        told.append(_Told(x, y, write, write_of))
 
 
 def keep_none() -> None:
     """That the call at hand does more than fill its result, such as to warn."""
     told = getattr(_this, "told", None)
     if told is not None:
-        told.append((None, None, _does_more))
+        told.append(_Told(None, None, _does_more, lambda shape: _does_more))
 
 
 def _does_more(x: np.ndarray, y: np.ndarray) -> None:
     """Stands beside what fills a result."""
+
+
+class _Calls:
+    """Calls with the same arguments, of images of one type and any sizes.
+
+    nbytes: of the largest array among the arguments.
+    """
+
+    def __init__(self, told: _Told, nbytes: int):
+        assert told.x is not None and told.y is not None
+        self.dtype, self.nbytes = told.y.dtype, nbytes
+        self.written = next(written for most, written in _written if nbytes <= most)  # finds it, or makes it
+        self._write_of = told.write_of
+        self._first: tuple[Shape, Write] | None = (told.x.shape, told.write)
+
+    def write_of(self, shape: Shape) -> Write:
+        """What fills y: of the first call's shape, as it was told."""
+        first, self._first = self._first, None
+        return first[1] if first is not None and first[0] == shape else self._write_of(shape)
+
+
+_written = [(most, functools.lru_cache(count)(_Calls.write_of)) for most, count in SIZES]
 
 
 def filled_apart(x: np.ndarray, dtype: np.dtype, write: Write) -> np.ndarray:
@@ -194,7 +233,7 @@ def _is_apart(y: np.ndarray, x: np.ndarray) -> bool:
 def _key(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: np.dtype | None = None
 ) -> Hashable:
-    """By what a call is found again; None where an argument may be another one next time.
+    """By what a call is found again, but for x's sizes; None where an argument may be another one next time.
 
     Types are told, too: 1, 1.0 and True are equal, and SciPy refuses some of them.
 
@@ -207,7 +246,7 @@ def _key(
         if None in parts:
             return None
         given = parts
-    return function, plan_threads(), x.shape, x.dtype, written, tuple(kwargs), types, given
+    return function, plan_threads(), x.ndim, x.dtype, written, tuple(kwargs), types, given
 
 
 def _part(given: Any) -> tuple[Any, ...] | None:
@@ -231,6 +270,9 @@ class _Numbers:
     def __init__(self, held: bytes):
         self._held, self._some = held, hash(held[:: len(held) // LOOKED_AT | 1])
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def __hash__(self) -> int:
         return self._some
 
@@ -238,15 +280,18 @@ class _Numbers:
         return isinstance(other, _Numbers) and self._held == other._held
 
 
-def _keep(key: Any, write: Write, dtype: np.dtype) -> None:
+def _keep(key: Any, told: _Told) -> None:
+    calls = _Calls(told, max((_bytes_of(part) for part in key[-1]), default=0))
     with _lock:
         while len(_kept) >= COUNT:
             _kept.pop(next(iter(_kept)))
-        large = [k for k in _kept if _is_large(k)] if _is_large(key) else []
+        large = [k for k, c in _kept.items() if c.nbytes > FEW] if calls.nbytes > FEW else []
         for old in large[: len(large) + 1 - LARGE_COUNT]:
             _kept.pop(old)
-        _kept[key] = write, dtype
+        _kept[key] = calls
 
 
-def _is_large(key: Any) -> bool:
-    return any(type(part) is tuple and type(part[-1]) is _Numbers for part in key[-1] if part)
+def _bytes_of(part: Any) -> int:
+    """Of the numbers that one argument is told by."""
+    held = part[-1] if type(part) is tuple else None
+    return len(held) if isinstance(held, bytes | _Numbers) else 0

@@ -10,15 +10,15 @@ import numpy as np
 
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
-from convalgos.cpu.filtering import line_crosses
+from convalgos.cpu.filtering.line_crosses import SHORTEST, CrossPass, why_not_sum
 from convalgos.cpu.filtering.line_endings import ADD, ADD_SQUARE, PLAIN, ROOT, SQUARE
-from convalgos.cpu.filtering.line_filters import passes_of, run_passes
-from convalgos.cpu.filtering.line_passes import LinePass
+from convalgos.cpu.filtering.line_filters import LineFilter, line_filter, run_passes
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.cpu.filtering.term_sums import adding_step
 from convalgos.cpu.runtime.array_steps import ArrayStep, Y, array_steps_of, chained
+from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.ndimage import arguments
-from convalgos.ndimage.known_calls import Write, filled_apart
+from convalgos.ndimage.known_calls import Write, WriteOf, filled_apart
 
 Combine = Callable[[np.ndarray, Iterator[np.ndarray]], None]  # y is the first term, then what all make
 
@@ -32,12 +32,16 @@ class Weights(NamedTuple):
     origin: int = 0
 
 
-def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray:
+def correlate_axes(
+    x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any,
+    within: Callable[[Shape], Write | None] | None = None,
+) -> np.ndarray:  # fmt: skip
     """x correlated along each axis in turn, rounded to the type of the output after each.
 
     Args:
         x: as `arguments.input_array` gives it.
         output: None, a dtype, or an array.
+        within: what fills an array of a shape in another way, where it does.
 
     Raises:
         ValueError, RuntimeError: as SciPy does.
@@ -45,10 +49,15 @@ def correlate_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: A
     if any(step.weights.dtype.kind == "c" for step in steps) or x.dtype.kind == "c":
         return _complex(x, steps, output, cval)
     result = arguments.real_output(output, x)
-    read = tuple(_read(step, cval, x.shape) for step in steps)
+    read = tuple(_read(step, cval) for step in steps)
     if not x.size:
         return result
-    return arguments.fill(result, x, _write_of(x.shape, x.dtype, result.dtype.newbyteorder("="), read))
+    filtered = line_filter(x.dtype, result.dtype.newbyteorder("="), read)
+
+    def write_of(shape: Shape) -> Write:
+        return (within and within(shape)) or _write_of(filtered, shape)
+
+    return arguments.fill(result, x, write_of)
 
 
 def _complex(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) -> np.ndarray:
@@ -56,7 +65,7 @@ def _complex(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) ->
     if not any(step.weights.dtype.kind == "c" for step in steps):
 
         def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
-            return _write_of(shape, of, into, tuple(_read(step, beyond, x.shape) for step in steps))
+            return _write_of(line_filter(of, into, tuple(_read(step, beyond) for step in steps)), shape)
 
         boundaries = [arguments.boundary_of(step.mode) for step in steps]
         if (y := arguments.filled_pairs(x, output, cval, boundaries, write_of)) is not None:
@@ -69,29 +78,27 @@ def _complex(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any) ->
     return arguments.by_parts(part, x, first.weights, output, cval)
 
 
-def _write_of(shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...]) -> Write:
-    """What correlates arrays of a shape and two types."""
-    passes = passes_of(shape, x, y, steps)
-    if len(passes) == 1 and y.kind != "b":
-        return passes[0].run
-
-    return _Passes(passes)
+def _write_of(filtered: LineFilter, shape: Shape) -> Write:
+    """What correlates arrays of a shape."""
+    passes = filtered.passes(shape)
+    if len(passes) == 1 and filtered.y.kind != "b":
+        return passes[0]
+    return _Passes(passes, filtered.y, math.prod(shape))
 
 
 class _Passes:
-    """Passes one after the other."""
+    """Passes one after the other, to so many elements of a type."""
 
-    def __init__(self, passes: Sequence[LinePass]):
-        self._passes = passes
+    def __init__(self, passes: Sequence[RecordLaunch], y: np.dtype, count: int):
+        self._passes, self._y, self._count = passes, y, count
 
     @property
     def array_steps(self) -> list[ArrayStep] | None:
         """What a call does, for `array_steps.array_steps_of`."""
-        found = chained([array_steps_of(each.run) for each in self._passes])
-        last = self._passes[-1]
-        if found is None or last.y_dtype != np.bool_:
+        found = chained([array_steps_of(each) for each in self._passes])
+        if found is None or self._y != np.bool_:
             return found
-        return [*found, adding_step(last.y_dtype, math.prod(last.shape), source=Y)]  # bytes become 0 or 1
+        return [*found, adding_step(self._y, self._count, source=Y)]  # bytes become 0 or 1
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         run_passes(self._passes, x, y)
@@ -133,13 +140,14 @@ class _Terms:
             self._combine(y, (filled_apart(x, self._dtype, term) for term in others))
 
 
-def _read(step: Weights, cval: Any, shape: Shape) -> LineStep:
+def _read(step: Weights, cval: Any) -> LineStep:
+    """The step, of any size."""
     weights = arguments.real_numbers("weights", step.weights)
     if weights.ndim != 1 or not weights.size:
         told = f"no filter weights given: weights={shown(step.weights)} must be a sequence of numbers"
         raise arguments.InvalidArgument(told)
     low = len(weights) // 2 + arguments.checked_origin(step.origin, len(weights))
-    window = AxisWindow(shape[step.axis], len(weights), low, arguments.boundary_of(step.mode))
+    window = AxisWindow(0, len(weights), low, arguments.boundary_of(step.mode))
     return LineStep(step.axis, tuple(weights.tolist()), window, arguments.real_number("cval", cval))
 
 
@@ -149,11 +157,19 @@ def sum_of_axes(x: np.ndarray, steps: Sequence[Weights], output: Any, cval: Any)
     if x.dtype.kind == "c" or not x.size or not steps:
         return None
     result = arguments.output_array(output, x)
-    read = sorted((_read(step, cval, x.shape) for step in steps), key=lambda step: step.axis)
-    if result.dtype.kind not in "fiu" or line_crosses.why_not_sum(x, read, result.dtype):
-        return combined_terms(x, [[step] for step in steps], result, cval, SUM)
-    write = line_crosses.summing_pass(x.shape, x.dtype, result.dtype.newbyteorder("="), tuple(read)).run
-    return arguments.fill(result, x, write)
+    given = [_read(step, cval) for step in steps]
+    write_terms = _terms_of(x.dtype, result.dtype, [[step] for step in given], SUM)
+    if write_terms is None:
+        return None
+    types, read = (x.dtype, result.dtype.newbyteorder("=")), sorted(given, key=lambda step: step.axis)
+    if types[1].kind == "b" or why_not_sum(*types, read):
+        return arguments.fill(result, x, write_terms)
+    crossed, last = CrossPass(*types, read), read[-1].axis
+
+    def write_of(shape: Shape) -> Write:
+        return crossed.of(shape) if shape[last] >= SHORTEST else write_terms(shape)
+
+    return arguments.fill(result, x, write_of)
 
 
 def combined_terms(
@@ -166,19 +182,31 @@ def combined_terms(
     if x.dtype.kind == "c" or not x.size or not terms or not all(terms):
         return None
     result = arguments.output_array(output, x)
-    if result.dtype.kind not in "fiub":
+    write_of = _terms_of(x.dtype, result.dtype, [[_read(step, cval) for step in term] for term in terms], by)
+    return None if write_of is None else arguments.fill(result, x, write_of)
+
+
+def _terms_of(
+    x: np.dtype, y: np.dtype, terms: Sequence[Sequence[LineStep]], by: Combination
+) -> WriteOf | None:
+    """What makes for a shape what `combined_terms` does; None of other types of y."""
+    dtype = y.newbyteorder("=")
+    if dtype.kind not in "fiub":
         return None
-    dtype = result.dtype.newbyteorder("=")
-    read = [tuple(_read(step, cval, x.shape) for step in term) for term in terms]
-    endings: tuple[int, ...] = (PLAIN,) * len(read)
+    endings: tuple[int, ...] = (PLAIN,) * len(terms)
     combine: Combine | None = by.combine
     first, further, last = by.endings
-    if first == PLAIN and len(read) == 1:
+    if first == PLAIN and len(terms) == 1:
         combine = None
-    elif dtype.kind == "f" and len(read) > 1:  # terms meet y where they are summed
-        endings, combine = (first, *(further,) * (len(read) - 2), last), None
-    passes = [passes_of(x.shape, x.dtype, dtype, *each) for each in zip(read, endings, strict=True)]
-    return arguments.fill(result, x, _Terms([_Passes(each) for each in passes], x.size, dtype, combine))
+    elif dtype.kind == "f" and len(terms) > 1:  # terms meet y where they are summed
+        endings, combine = (first, *(further,) * (len(terms) - 2), last), None
+    filters = [line_filter(x, dtype, tuple(t), end) for t, end in zip(terms, endings, strict=True)]
+
+    def write_of(shape: Shape) -> Write:
+        count = math.prod(shape)
+        return _Terms([_Passes(each.passes(shape), dtype, count) for each in filters], count, dtype, combine)
+
+    return write_of
 
 
 def sum_terms(y: np.ndarray, others: Iterable[np.ndarray]) -> None:

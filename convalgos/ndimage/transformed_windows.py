@@ -28,7 +28,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, OUTSIDE
-from convalgos.cpu.filtering.windows import WindowFilter, sum_type
+from convalgos.cpu.filtering.windows import SizedWindows, WindowFilter, sum_type
 from convalgos.ndimage import known_calls
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
@@ -53,40 +53,41 @@ CHUNK = 1 << 16  # elements that are looked at, or gathered, at once
 
 
 class DenseFilter:
-    """`WindowFilter` of arrays of a shape and two types, by sums or by transforms."""
+    """`WindowFilter` of arrays of two types and any sizes, by sums or by transforms."""
+
+    def __init__(self, x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float):
+        self._types, self._w, self._axes, self._fill = (x, y), w, axes, fill
+        self._sums = WindowFilter(w, x, y, axes, fill)
+
+    def of(self, shape: Shape) -> known_calls.Write:
+        """What filters arrays of a shape, which has elements."""
+        sums = self._sums.of(shape)
+        if sums.is_lines or self._w.size < FEWEST_TAPS or math.prod(shape) * self._w.size < FEWEST_PRODUCTS:
+            return sums.shortest
+        axes = [axis._replace(size=size) for axis, size in zip(self._axes, shape, strict=True)]
+        return _Dense(*self._types, self._w, axes, self._fill, sums)
+
+
+class _Dense:
+    """What filters arrays of a shape by sums, or by the transform that is predicted to be faster."""
 
     def __init__(
-        self, shape: Shape, x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float
+        self, x: np.dtype, y: np.dtype, w: Array, axes: Sequence[AxisWindow], fill: float, sums: SizedWindows
     ):
-        self._types, self._w, self._axes, self._fill = (x, y), w, axes, fill
-        self._sums = WindowFilter(w, x, y, axes, fill) if math.prod(shape) else None
+        self._given, self._sums = (x, y, w, axes, fill), sums
         self._ways: dict[Setting, _Transform | None] = {}  # of what settings were asked for
 
-    @property
-    def shortest(self) -> known_calls.Write:
-        """What does the same as a call, and is called faster."""
-        sums = self._sums
-        return self if sums is None or self._may_transform(sums) else sums.shortest
-
     def __call__(self, x: Array, y: Array) -> None:
-        if self._sums is None:
-            return
-        way = self._way(self._sums)
+        way = self._way()
         if way is None or not way.fills(x, y):
             self._sums(x, y)
 
-    def _way(self, sums: WindowFilter) -> _Transform | None:
-        """The transform that is predicted to be faster than sums, if any; found once for each setting."""
-        if not self._may_transform(sums):
-            return None
+    def _way(self) -> _Transform | None:
+        """The transform, if any; found once for each setting."""
         made_for = setting()
         if made_for not in self._ways:
-            self._ways[made_for] = _transform_of(*self._types, self._w, self._axes, self._fill, made_for)
+            self._ways[made_for] = _transform_of(*self._given, made_for)
         return self._ways[made_for]
-
-    def _may_transform(self, sums: WindowFilter) -> bool:
-        products = math.prod(axis.size for axis in self._axes) * self._w.size
-        return not sums.is_lines and self._w.size >= FEWEST_TAPS and products >= FEWEST_PRODUCTS
 
 
 class _Transform:
@@ -110,9 +111,11 @@ class _Transform:
         self._cut_off = not self._whole and not x.kind == y.kind == "f"
         self._crowded = False  # whether too many sums of the last array were near whole numbers
         self._prepared: tuple[Plan, PreparedFilter] | None = None  # by which plan
-        nothing = [AxisWindow(axis.size) for axis in axes]
-        # numbers are converted as those of direct sums are
-        self._convert = None if y == dtype else WindowFilter(np.ones([1] * w.ndim), dtype, y, nothing, 0.0)
+        self._convert = None  # numbers are converted as those of direct sums are
+        if y != dtype:
+            nothing = [AxisWindow(0)] * w.ndim
+            converted = WindowFilter(np.ones([1] * w.ndim), dtype, y, nothing, 0.0)
+            self._convert = converted.of(tuple(axis.size for axis in axes))
 
     def fills(self, x: Array, y: Array) -> bool:
         """Fill y, unless the data are such that sums are the faster way to the same numbers."""

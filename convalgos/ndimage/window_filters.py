@@ -33,7 +33,7 @@ from convalgos.ndimage.arguments import (
 from convalgos.ndimage.conversions import fill_value_in
 from convalgos.ndimage.converted_windows import ConvertedSlides, ConvertedStep, SlidesOfOther
 from convalgos.ndimage.footprints import footprint_write, origins_of, whole_footprint
-from convalgos.ndimage.known_calls import Write, keep_none, known_calls
+from convalgos.ndimage.known_calls import Write, WriteOf, keep_none, known_calls
 
 Windows = list[tuple[int, AxisWindow]]  # (axis, those along it)
 
@@ -131,7 +131,7 @@ def uniform_filter(
                [0., 1., 3., 5.]])
     """
     x = input_array("input", input)
-    return _along(x, _windows(x.shape, size, mode, origin, several_axes(axes, x.ndim)), output, cval, MEAN)
+    return _along(x, _windows(size, mode, origin, several_axes(axes, x.ndim)), output, cval, MEAN)
 
 
 @known_calls
@@ -200,29 +200,30 @@ def _extreme(
     if footprint is None:
         if size is None:
             raise InvalidArgument("no footprint provided: give size or footprint")
-        return _along(x, _windows(x.shape, size, mode, origin, along), output, cval, reduction)
+        return _along(x, _windows(size, mode, origin, along), output, cval, reduction)
     if size is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=3)
         keep_none()
     marked = whole_footprint(footprint, x.ndim, along)
     if marked.all():
-        return _along(x, _windows(x.shape, np.shape(footprint), mode, origin, along), output, cval, reduction)
+        return _along(x, _windows(np.shape(footprint), mode, origin, along), output, cval, reduction)
     if not isinstance(mode, str):
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
-    result = real_output(output, x)
-    write: Write = _copied
-    if x.size:
-        types = x.dtype, _native(result)
-        write = footprint_write(x.shape, *types, marked, lows, boundary, float(cval), reduction)
-    return fill(result, x, write)
+    result, beyond = real_output(output, x), float(cval)
+    types = x.dtype, _native(result)
+
+    def write_of(shape: Shape) -> Write:
+        return footprint_write(shape, *types, marked, lows, boundary, beyond, reduction)
+
+    return fill(result, x, write_of) if x.size else result
 
 
 def _along_one(
     input: Any, size: Any, axis: Any, output: Any, mode: Any, cval: Any, origin: Any, reduction: int
 ) -> np.ndarray:
     x = input_array("input", input) if reduction == MEAN else _real(input)
-    windows = _windows(x.shape, whole_number("size", size), mode, origin, (one_axis(axis, x.ndim),), least=1)
+    windows = _windows(whole_number("size", size), mode, origin, (one_axis(axis, x.ndim),), least=1)
     return _along(x, windows, output, cval, reduction)
 
 
@@ -234,8 +235,8 @@ def _real(input: Any) -> np.ndarray:
     return input_array("input", input)
 
 
-def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int], least: int = 2) -> Windows:
-    """Of the axes along which a window has at least so many elements."""
+def _windows(size: Any, mode: Any, origin: Any, axes: Sequence[int], least: int = 2) -> Windows:
+    """Of the axes along which a window has at least so many elements; of axes of any size."""
     count = len(axes)
     given = [per_axis(*one, count) for one in (("size", size), ("mode", mode), ("origin", origin))]
     found = []
@@ -246,7 +247,7 @@ def _windows(shape: Shape, size: Any, mode: Any, origin: Any, axes: Sequence[int
         if taps == 1 and count > 1:
             continue  # SciPy asks for nothing else of it
         low = taps // 2 + checked_origin(shift, taps)
-        found.append((axis, AxisWindow(shape[axis], taps, low, boundary_of(word))))
+        found.append((axis, AxisWindow(0, taps, low, boundary_of(word))))
     return [(axis, window) for axis, window in found if window.taps >= least]
 
 
@@ -256,10 +257,11 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
         raise InvalidType(f"cval={shown(cval)} must be real, as the input is")
     if x.dtype.kind != "c":
         result = real_output(output, x) if windows else output_array(output, x)
-        return fill(result, x, _slide(x.shape, x.dtype, _native(result), windows, cval, reduction))
+        types = x.dtype, _native(result)
+        return fill(result, x, _sliding(*types, windows, cval, reduction))
 
     def write_of(shape: Shape, of: np.dtype, into: np.dtype, beyond: float) -> Write:
-        return _slide(shape, of, into, windows, beyond, reduction)
+        return _sliding(of, into, windows, beyond, reduction)(shape)
 
     boundaries = [window.boundary for _, window in windows]
     if (y := filled_pairs(x, output, cval, boundaries, write_of)) is not None:
@@ -267,26 +269,28 @@ def _along(x: np.ndarray, windows: Windows, output: Any, cval: Any, reduction: i
     result = output_array(output, x, is_complex=True)
     parts = np.empty((2, *x.shape), result.real.dtype)
     for part, of, beyond in zip(parts, (x.real, x.imag), (np.real(cval), np.imag(cval)), strict=True):
-        write = _slide(x.shape, of.dtype, part.dtype, windows, beyond, reduction)
+        write = _sliding(of.dtype, part.dtype, windows, beyond, reduction)(x.shape)
         write(np.ascontiguousarray(of), part)
     result.real, result.imag = parts
     return result
 
 
-def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reduction: int) -> Write:
-    """What fills an array of the dtype `into`, one axis after the other in its type, as SciPy does it."""
+def _sliding(of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reduction: int) -> WriteOf:
+    """What fills arrays of the dtype `into`, one axis after the other in its type, as SciPy does it."""
     if not windows:
-        return _copied
+        return lambda shape: _copied
     # of bools, means and minima are bytes in SciPy
     as_given = of == into and of.kind != "b"
     of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (of, into))
     used = any(window.boundary == "constant" for _, window in windows)
     beyond = fill_value_in(cval, into, reduction, used)
     if np.can_cast(of, into) and beyond is not None:
-        slide_all = Slides(shape, into, reduction, windows, beyond)
-        if as_given:
-            return slide_all.shortest
-        return SlidesOfOther(slide_all, of, into, math.prod(shape))
+
+        def write_of(shape: Shape) -> Write:
+            slide_all = Slides(shape, into, reduction, windows, beyond)
+            return slide_all.shortest if as_given else SlidesOfOther(slide_all, of, into, math.prod(shape))
+
+        return write_of
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     whole = of.kind in "iu" and of.itemsize <= 2 and into.kind in "iu"  # means are cut off alike in both
     exact = reduction != MEAN or of.kind == into.kind == "f" or whole
@@ -297,7 +301,7 @@ def _slide(shape: Shape, of: np.dtype, into: np.dtype, windows: Windows, cval: A
     for axis, window in windows:
         dtype = others if steps else first
         steps.append(ConvertedStep(axis, window, dtype, fill_value_in(cval, dtype, reduction, used) or 0.0))
-    return ConvertedSlides(shape, of, into, reduction, steps)
+    return lambda shape: ConvertedSlides(shape, of, into, reduction, steps)
 
 
 def _native(array: np.ndarray) -> np.dtype:

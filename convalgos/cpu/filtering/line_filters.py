@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from convalgos.cpu.filtering.line_steps import EXACT, LineStep, way_of_sums
 from convalgos.cpu.filtering.line_sums import ROWS
 from convalgos.cpu.filtering.short_passes import ShortPass, why_not_short
 from convalgos.cpu.filtering.volume_passes import VolumePass, why_not_volume
+from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import cached_by_threads
 
 CACHED = 640 << 10  # bytes of lines that one pass sums across and along: what the second cache holds; Zen 4
@@ -39,46 +41,98 @@ def filter_lines(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> Non
     run_passes(passes_of(x.shape, x.dtype, y.dtype, tuple(steps)), x, y)
 
 
-def run_passes(passes: Sequence[LinePass], x: np.ndarray, y: np.ndarray) -> None:
+def run_passes(passes: Sequence[RecordLaunch], x: np.ndarray, y: np.ndarray) -> None:
     """One after the other, from x to y."""
     for each in passes[:-1]:
         target = aligned_empty(y.size, y.dtype, idles=True).reshape(y.shape)
-        each.run(x, target)
+        each(x, target)
         x = target
-    passes[-1].run(x, y)
+    passes[-1](x, y)
 
 
 @cached_by_threads(128)
 def passes_of(
     shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...], ending: int = PLAIN
-) -> list[LinePass]:
-    """What filters arrays of a shape and of two types, as `filter_lines` has them.
+) -> list[RecordLaunch]:
+    """What filters arrays of a shape, as `LineFilter` has it."""
+    return line_filter(x, y, tuple(step.of_any_size for step in steps), ending).passes(shape)
 
-    ending: how the last sums meet y, which are floats, as `line_endings` has it.
+
+class LineFilter:
+    """Correlations along axes, one after the other, as `filter_lines` has them, of arrays of any sizes.
+
+    Args:
+        x, y: types.
+        ending: how the last sums meet y, which are floats, as `line_endings` has it.
     """
-    shape, steps = _single_first(shape, steps)
-    ordered = tuple(sorted(steps, key=lambda step: step.axis)) if _commute(steps, x, y) else steps
-    if why_not_volume(shape, x, y, ordered) is None:
-        return [VolumePass(shape, x, y, ordered, ending)]
-    kind, size = LinePass, 4 if y.name in SINGLE else 8
-    if why_not_short(x, y, ordered) is None:
-        kind, size = ShortPass, 2
-    elif why_not_bytes(x, y, ordered) is None:
-        kind, size = BytePass, 1
-    together = _passes(shape, ordered, size)
-    last = len(together) - 1
-    return [
-        kind(shape, y if number else x, y, part, ending if number == last else PLAIN)
-        for number, part in enumerate(together)
-    ]
+
+    def __init__(self, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...], ending: int = PLAIN):
+        self.y, self._types, self._steps, self._ending = y, (x, y), steps, ending
+        ordered = tuple(sorted(steps, key=lambda step: step.axis)) if _commute(steps, x, y) else steps
+        self._ordered, self._along = ordered, [step.axis for step in steps]
+        self.kind, self._size = LinePass, 4 if y.name in SINGLE else 8
+        if why_not_short(x, y, ordered) is None:
+            self.kind, self._size = ShortPass, 2
+        elif why_not_bytes(x, y, ordered) is None:
+            self.kind, self._size = BytePass, 1
+        self._made: dict[tuple[int, int, bool], LinePass] = {}
+        self._moved: dict[tuple[int, ...], LineFilter] = {}
+
+    def passes(self, shape: Shape) -> list[RecordLaunch]:
+        """What filters arrays of a shape: calls as (x, y), one after the other."""
+        if 1 not in shape:
+            return self._passes(shape)
+        # filtered axes of one element before all others: lines along them would be of one, too
+        singles = {axis for axis in self._along if shape[axis] == 1}
+        order = tuple(sorted(range(len(shape)), key=lambda axis: axis not in singles))
+        if order not in self._moved:
+            steps = tuple(step._replace(axis=order.index(step.axis)) for step in self._steps)
+            self._moved[order] = LineFilter(*self._types, steps, self._ending)
+        return self._moved[order]._passes(tuple(shape[axis] for axis in order))
+
+    def _passes(self, shape: Shape) -> list[RecordLaunch]:
+        steps = self._ordered
+        if len(steps) == 3 and why_not_volume(shape, *self._types, steps) is None:
+            return [self._pass(0, 3, True).of(shape)]
+        return [self._one_of(*part, shape).of(shape) for part in self.parts(shape)]
+
+    def parts(self, shape: Shape) -> list[tuple[int, int]]:
+        """(first step, steps) of each pass."""
+        found, first, steps = list[tuple[int, int]](), 0, self._ordered
+        while first < len(steps):
+            count = 1 + (first + 1 < len(steps) and self._are_one(shape, *steps[first : first + 2]))
+            found.append((first, count))
+            first += count
+        return found
+
+    def _one_of(self, first: int, count: int, shape: Shape) -> LinePass:
+        """That of some steps."""
+        made = self._pass(first, count, True)
+        if count == 1 and math.prod(shape[self._ordered[first].axis + 1 :]) < made.lanes:
+            made = self._pass(first, count, False)  # too short to be summed across
+        return made
+
+    def _pass(self, first: int, count: int, across: bool) -> LinePass:
+        """That of some steps, which is made once; of one step, whether it is one across lines."""
+        key = first, count, across
+        if key not in self._made:
+            steps, (x, y) = self._ordered[first : first + count], self._types
+            types, last = (y if first else x, y), first + count == len(self._ordered)
+            ending = self._ending if last else PLAIN
+            if count == 3:
+                self._made[key] = VolumePass(*types, steps, ending)
+            else:
+                pair = (steps[0] if across else None, steps[-1] if count > 1 or not across else None)
+                self._made[key] = self.kind(*types, *pair, ending)
+        return self._made[key]
+
+    def _are_one(self, shape: Shape, across: LineStep, along: LineStep) -> bool:
+        """Whether one pass makes both steps."""
+        line = math.prod(shape[along.axis :]) * self._size
+        return across.axis < along.axis and (len(across.weights) + 2 * ROWS) * line <= CACHED
 
 
-def _single_first(shape: Shape, steps: tuple[LineStep, ...]) -> tuple[Shape, tuple[LineStep, ...]]:
-    """The same with filtered axes of one element before all others: lines along them would be of one, too."""
-    filtered = {step.axis for step in steps if shape[step.axis] == 1}
-    order = sorted(range(len(shape)), key=lambda axis: axis not in filtered)
-    moved = tuple(step._replace(axis=order.index(step.axis)) for step in steps)
-    return tuple(shape[axis] for axis in order), moved
+line_filter = lru_cache(128)(LineFilter)
 
 
 def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
@@ -88,19 +142,3 @@ def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
     small = x.name in SINGLE and y.name in SINGLE  # which wrap around alike in any order
     exact = small and all(way_of_sums(step, each, 4) == EXACT for step in steps for each in (x, y))
     return exact or y.kind == "f"
-
-
-def _passes(shape: Shape, steps: Sequence[LineStep], size: int) -> list[list[LineStep]]:
-    """Steps by the pass that they are made in: one across lines may be followed by one along them.
-
-    size: bytes of an element of sums.
-    """
-    found: list[list[LineStep]] = []
-    for step in steps:
-        if found and len(found[-1]) == 1 and found[-1][0].axis < step.axis:
-            line = math.prod(shape[step.axis :]) * size
-            if (len(found[-1][0].weights) + 2 * ROWS) * line <= CACHED:
-                found[-1].append(step)
-                continue
-        found.append([step])
-    return found

@@ -1,5 +1,8 @@
 """A pass over memory that correlates along one axis or two: how the drivers of lines are called.
 
+What does not depend on the sizes of arrays, such as kernels and tables of weights, is found once for all of
+them, as images come in many sizes: what is left for each is some arithmetic.
+
 float32 arrays, and small integers, are summed in float32 where that is enough; all else in float64.
 """
 
@@ -12,18 +15,19 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
+from convalgos.core.window_borders import border_sources, filling
 from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, whole_sums
 from convalgos.cpu.filtering.line_endings import PLAIN, end_line
 from convalgos.cpu.filtering.line_steps import (
     CLOSE,
     ORDERED,
     LineStep,
-    border_sources,
     order_of_sums,
     rounding_of_sums,
     way_of_sums,
 )
 from convalgos.cpu.filtering.line_sums import ROWS
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
@@ -47,31 +51,46 @@ def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, ways: Sequence[str]) -> int
 
 
 class LinePass:
-    """One pass over memory, fixed to a shape: a step across lines, one along them, or both.
+    """One pass over memory, of arrays of any sizes: a step across lines, one along them, or both.
 
     ending: how sums meet y, which are floats, as `line_endings` has it.
     """
 
     def __init__(
-        self, shape: Shape, x_dtype: np.dtype, y_dtype: np.dtype, steps: Sequence[LineStep],
+        self, x_dtype: np.dtype, y_dtype: np.dtype, across: LineStep | None, along: LineStep | None,
         ending: int = PLAIN,
     ):  # fmt: skip
-        self.shape, self.x_dtype, self.y_dtype = shape, x_dtype, y_dtype
-        self.sources = {s: y_dtype if n else x_dtype for n, s in enumerate(steps)}  # what each reads
+        self.x_dtype, self.y_dtype, self.across, self.along = x_dtype, y_dtype, across, along
+        self.steps = [step for step in self._all_steps() if step is not None]
+        self.sources = {s: y_dtype if n else x_dtype for n, s in enumerate(self.steps)}  # what each reads
         self._set_numbers()
-        self.kept: list[np.ndarray] = []  # tables that the record points to
+        self._taps = sum(len(step.weights) for step in self.steps)
+        self._kept: list[np.ndarray] = []  # tables that records point to
         f = self.values = dict.fromkeys(line_drivers.FIELDS.names or (), 0)
         f["x_bytes"], f["y_bytes"] = x_dtype.itemsize, y_dtype.itemsize
         self._convert()
         if ending != PLAIN:
             kind = line_elements.KINDS.index(y_dtype.name)
             f["ending"] = end_line(ending, kind, self.size, self.lanes)
-        products = math.prod(shape) * sum(len(s.weights) for s in steps)
-        self.threads = plan_threads() if products > SHARED else 1
-        self._arrange(steps)
-        self.record = np.array(list(f.values()))  # (fields,) int64
-        names, tasks = line_drivers.FIELDS.names, f["tasks"]
-        self.run = RecordLaunch(self.kernel, self.record, names, tasks * f["scratch_bytes"], tasks, self.kept)
+        self._arrange()
+
+    def of(self, shape: Shape, third: str = "") -> RecordLaunch:
+        """The pass over arrays of a shape, as a call (x, y) that fills y.
+
+        third: the name of a field that such a call may bring.
+        """
+        f = self.values.copy()
+        threads = plan_threads() if math.prod(shape) * self._taps > SHARED else 1
+        tables = self._fit(f, shape, threads)
+        record, tasks = np.fromiter(f.values(), np.int64, len(f)), f["tasks"]
+        kept = self._kept, tables
+        return RecordLaunch(
+            self.kernel, record, line_drivers.FIELDS.names, tasks * f["scratch_bytes"], tasks, kept, third
+        )
+
+    def _all_steps(self) -> Sequence[LineStep | None]:
+        """In the order that they are made in."""
+        return self.across, self.along
 
     def _set_numbers(self) -> None:
         """Set what is computed with, and how integers come of it."""
@@ -81,26 +100,34 @@ class LinePass:
         self.dtype = np.dtype(f"f{self.size}")
         self.lanes = simd.lanes(self.size)
 
-    def _arrange(self, steps: Sequence[LineStep]) -> None:
-        """Set all that depends on how lines are dealt."""
-        across, along = (steps[0], steps[-1]) if len(steps) == 2 else self._alone(steps[0])
-        if along:
-            self._along(along)
-        if across:
-            self._across(across, along)
-            if along:
-                self._fuse(across, along)
-        else:
-            self._rows()
+    def _arrange(self) -> None:
+        """Set all that depends on which steps there are, and not on sizes."""
+        f = self.values
+        if self.along:
+            self._set_along(self.along)
+        if not self.across:
+            f["load"] = f["load"] or self._load(self.dtype)
+            self.kernel = line_drivers.rows_share(self.size)
+            return
+        self._set_across(self.across)
+        if self.along:
+            self._fuse(self.across, self.along)
+        self.kernel = line_drivers.columns_share(self.size)
 
-    def _alone(self, step: LineStep) -> tuple[LineStep | None, LineStep | None]:
-        """(step, None) where lines are long enough to sum across them, else (None, step)."""
-        after = math.prod(self.shape[step.axis + 1 :])
-        return (step, None) if after >= self.lanes else (None, step)
+    def _fit(self, f: dict[str, int], shape: Shape, threads: int) -> list[np.ndarray]:
+        """Set all that depends on sizes; the tables that the record points to beside those of any size."""
+        tables: list[np.ndarray] = []
+        if self.along:
+            self._fit_along(f, shape, self.along, tables)
+        if self.across:
+            self._fit_across(f, shape, self.across, threads, tables)
+        else:
+            self._fit_rows(f, shape, threads)
+        return tables
 
     def _table(self, values: np.ndarray) -> int:
-        self.kept.append(values)
-        return values.ctypes.data
+        self._kept.append(values)
+        return jit.data_address()(values)
 
     def _convert(self) -> None:
         """Set the kernels between the types of x, y and sums, where these differ."""
@@ -114,54 +141,61 @@ class LinePass:
     def _load(self, dtype: np.dtype) -> int:
         return line_elements.load_line(line_elements.KINDS.index(dtype.name), self.size, self.lanes)
 
-    def _filled(self, fill: float, count: int) -> None:
-        self.values["filling"] = self._table(np.full(count, fill, self.dtype))
-
-    def _along(self, step: LineStep) -> None:
-        f, shape = self.values, self.shape
-        f["pixels"], f["after"] = shape[step.axis], math.prod(shape[step.axis + 1 :])
-        f["row_taps"], f["row_low"] = len(step.weights), step.window.low
-        f["row_weights"], f["row_sources"] = self._taps(step)
-        f["row_sums"] = self._sums(step)
-        f["row_settle"], f["row_exact"], f["row_bounds"] = self._settling(step)
-        f["line"] = f["pixels"] * f["after"]
-        self._filled(step.fill, f["after"])
-
-    def _across(self, step: LineStep, along: LineStep | None) -> None:
-        f, shape = self.values, self.shape
-        if not along:
-            f["line"] = math.prod(shape[step.axis + 1 :])
-        f["outer"], f["rows"] = math.prod(shape[: step.axis]), shape[step.axis]
-        f["mid"] = math.prod(shape[step.axis + 1 :]) // f["line"]
-        f["taps"], f["low"] = len(step.weights), step.window.low
-        f["weights"], f["sources"] = self._taps(step)
-        f["sums"] = self._sums(step)
-        f["settle"], f["exact"], f["bounds"] = self._settling(step)
-        f["chunk"] = f["line"] if along else min(f["line"], CHUNK // self.size)
-        f["chunks"] = -(-f["line"] // f["chunk"])
-        f["ring"] = f["taps"] + ROWS - 1 if f["load"] else 0
-        self._filled(step.fill, max(f["chunk"], f["after"]))
-        parts = f["outer"] * f["mid"] * f["chunks"]
-        f["bands"] = max(1, min(f["rows"] // ROWS, -(-UNITS * self.threads // parts)))
-        f["tasks"] = min(self.threads * UNITS, parts * f["bands"]) if self.threads > 1 else 1
-        self._scratch(f["rows"] + f["taps"], f["chunk"])
-        self.kernel = line_drivers.columns_share(self.size)
-
-    def _rows(self) -> None:
+    def _set_along(self, step: LineStep) -> None:
         f = self.values
-        f["outer"] = math.prod(self.shape) // f["line"]
+        f["row_taps"], f["row_low"] = len(step.weights), step.window.low
+        f["row_weights"], f["row_sums"] = self._table(self._weights(step)), self._sums(step)
+        f["row_settle"], f["row_exact"], f["row_bounds"] = self._settling(step)
+
+    def _set_across(self, step: LineStep) -> None:
+        f = self.values
+        f["taps"], f["low"] = len(step.weights), step.window.low
+        f["weights"], f["sums"] = self._table(self._weights(step)), self._sums(step)
+        f["settle"], f["exact"], f["bounds"] = self._settling(step)
+        f["ring"] = f["taps"] + ROWS - 1 if f["load"] else 0
+
+    def _fit_along(self, f: dict[str, int], shape: Shape, step: LineStep, tables: list[np.ndarray]) -> None:
+        f["pixels"], f["after"] = shape[step.axis], math.prod(shape[step.axis + 1 :])
+        f["row_sources"] = self._borders(step, shape, tables)
+        f["line"] = f["pixels"] * f["after"]
+        f["filling"] = self._filled(step.fill, f["after"], tables)
+
+    def _fit_across(
+        self, f: dict[str, int], shape: Shape, step: LineStep, threads: int, tables: list[np.ndarray]
+    ) -> None:
+        behind, line = math.prod(shape[step.axis + 1 :]), f["line"]
+        if not self.along:
+            f["line"] = line = behind
+        outer, rows, mid = math.prod(shape[: step.axis]), shape[step.axis], behind // line
+        chunk = line if self.along else min(line, CHUNK // self.size)
+        chunks = -(-line // chunk)
+        f["outer"], f["rows"], f["mid"], f["chunk"], f["chunks"] = outer, rows, mid, chunk, chunks
+        f["sources"] = self._borders(step, shape, tables)
+        f["filling"] = self._filled(step.fill, max(chunk, f["after"]), tables)
+        parts = outer * mid * chunks
+        f["bands"] = bands = max(1, min(rows // ROWS, -(-UNITS * threads // parts)))
+        f["tasks"] = min(threads * UNITS, parts * bands) if threads > 1 else 1
+        self._scratch(f, rows + f["taps"], chunk)
+
+    def _fit_rows(self, f: dict[str, int], shape: Shape, threads: int) -> None:
+        f["outer"] = math.prod(shape) // f["line"]
         f["chunk"] = min(f["pixels"], max(1, PIECE // (f["after"] * self.size), 2 * f["row_taps"]))
         f["chunks"] = -(-f["pixels"] // f["chunk"])
-        f["load"] = f["load"] or self._load(self.dtype)
         parts = f["outer"] * f["chunks"]
-        f["tasks"] = min(self.threads * UNITS, parts) if self.threads > 1 else 1
-        self._scratch(0, f["chunk"] * f["after"])
-        self.kernel = line_drivers.rows_share(self.size)
+        f["tasks"] = min(threads * UNITS, parts) if threads > 1 else 1
+        self._scratch(f, 0, f["chunk"] * f["after"])
 
-    def _taps(self, step: LineStep) -> tuple[int, int]:
-        """Addresses of the weights, and of the elements that lie beyond both borders."""
-        sources = border_sources(step.window)
-        return self._table(self._weights(step)), self._table(sources)
+    def _borders(self, step: LineStep, shape: Shape, tables: list[np.ndarray]) -> int:
+        """The address of what lies beyond both borders of a step's axis."""
+        sources = border_sources(step.window, shape[step.axis])
+        tables.append(sources)
+        return jit.data_address()(sources)
+
+    def _filled(self, fill: float, count: int, tables: list[np.ndarray]) -> int:
+        """The address of so many elements, or more, of what lies outside."""
+        found = filling(fill, self.dtype, count)
+        tables.append(found)
+        return jit.data_address()(found)
 
     def _weights(self, step: LineStep) -> np.ndarray:
         """(taps,) as they are summed with."""
@@ -222,12 +256,11 @@ class LinePass:
         kernel = whole_sums.whole_sums(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.append(bounds, np.int32(digits)))
 
-    def _scratch(self, table: int, count: int) -> None:
+    def _scratch(self, f: dict[str, int], table: int, count: int) -> None:
         """Where each task keeps its tables and lines, of `count` elements without borders.
 
         table: addresses of lines that are summed across.
         """
-        f = self.values
         border = f["row_taps"] * f["after"] * self.size
         f["border_bytes"] = whole_lines(border)
         f["line_bytes"] = f["border_bytes"] + whole_lines(count * self.size + border)

@@ -26,8 +26,13 @@ class LineStep(NamedTuple):
 
     axis: int
     weights: tuple[float, ...]
-    window: AxisWindow  # of as many taps
+    window: AxisWindow  # of as many taps, whose size is not read: that of the array is
     fill: float  # what lies outside with "constant"
+
+    @property
+    def of_any_size(self) -> LineStep:
+        """The same, which is equal to those of other sizes."""
+        return self._replace(window=self.window._replace(size=0))
 
 
 def way_of_sums(step: LineStep, dtype: np.dtype, size: int) -> str:
@@ -78,12 +83,3 @@ def order_of_sums(weights: tuple[float, ...]) -> int:
         if not (np.abs(before + behind) > near).any():
             return line_sums.ANTISYMMETRIC
     return line_sums.IN_ORDER
-
-
-def border_sources(window: AxisWindow) -> np.ndarray:
-    """(taps,) int64: which elements lie before the first and behind the last one, or OUTSIDE; then 0."""
-    size, low = window.size, window.low
-    near = min(size, 4 * window.taps)  # at a border nothing depends on the elements farther away
-    at = window._replace(size=near).sources
-    at = np.concatenate([at[:low], at[low + near :], [0]])  # (low + high + 1,)
-    return np.where(2 * at >= near, at + size - near, at) if near < size else at

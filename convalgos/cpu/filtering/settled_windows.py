@@ -35,23 +35,24 @@ MOST = 2.0**31  # magnitude of sums, which are cut off to 32 bits first
 
 def settled_window(
     w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float
-) -> list[LinePass]:
-    """The pass that correlates arrays of integers by w, of float64; none where other sums are needed."""
+) -> SettledWindow | None:
+    """The pass that correlates arrays of integers by w, of float64; None where other sums are needed.
+
+    axes: no others with elements lie between the two along which w has taps.
+    """
     filtered = [i for i, axis in enumerate(axes) if axis.taps > 1]
     if len(filtered) != 2 or max(x.itemsize, y.itemsize // 2) > 2 or not (w != 0).all():
-        return []
+        return None
     rows, columns = filtered
-    if math.prod(axis.size for axis in axes[rows + 1 : columns]) > 1:
-        return []
     step = LineStep(rows, tuple(w.ravel().tolist()), axes[rows], fill)
     lines = line_factors(w)
     if lines is None or way_of_sums(step, x, 8) != CLOSE or _largest(step, x) >= MOST:
-        return []
+        return None
     lines[-1] = lines[-1] * math.prod(float(lines[i][0]) for i in range(len(axes) - 1) if i not in filtered)
     if columns != len(axes) - 1:
         lines[columns] = lines[columns] * lines[-1][0]
-    steps = [LineStep(i, tuple(lines[i].tolist()), axes[i], fill) for i in filtered]
-    return [SettledWindow(tuple(axis.size for axis in axes), x, y, steps, w)]
+    across, along = (LineStep(i, tuple(lines[i].tolist()), axes[i], fill) for i in filtered)
+    return SettledWindow(x, y, across, along, w)
 
 
 def _largest(step: LineStep, x: np.dtype) -> float:
@@ -115,9 +116,9 @@ def windows_share(SIZE: int) -> jit.Kernel:
 class SettledWindow(LinePass):
     """A step across lines and one along them, whose outer product `w` is."""
 
-    def __init__(self, shape: Shape, x: np.dtype, y: np.dtype, steps: Sequence[LineStep], w: Array):
+    def __init__(self, x: np.dtype, y: np.dtype, across: LineStep, along: LineStep, w: Array):
         self._w = w
-        super().__init__(shape, x, y, steps)
+        super().__init__(x, y, across, along)
 
     def _set_numbers(self) -> None:
         taps = sum(len(step.weights) for step in self.sources)
@@ -138,37 +139,40 @@ class SettledWindow(LinePass):
     def _convert(self) -> None:
         self.values["load"] = self._load(self.x_dtype)
 
-    def _arrange(self, steps: Sequence[LineStep]) -> None:
-        across, along = steps
-        f, shape = self.values, self.shape
-        f["pixels"], f["after"] = shape[along.axis], math.prod(shape[along.axis + 1 :])
-        f["outer"], f["rows"] = math.prod(shape[: across.axis]), shape[across.axis]
-        f["line"] = f["pixels"] * f["after"]
+    def _arrange(self) -> None:
+        across, along = self.steps
+        f, w = self.values, self._w
         f["taps"], f["low"] = len(across.weights), across.window.low
         f["row_taps"], f["row_low"] = len(along.weights), along.window.low
-        f["weights"], f["sources"] = self._taps(across)
-        f["row_weights"], f["row_sources"] = self._taps(along)
+        f["weights"] = self._table(self._weights(across))
+        f["row_weights"] = self._table(self._weights(along))
         f["sums"] = f["row_sums"] = sum_lines(FUSED, self.size, self.lanes)
         f["ring"] = f["taps"] + ROWS - 1
+        f["exact"] = self._table(np.roll(w.ravel(), -1))
+        error = self._error(self.size)
+        positive = self.x_dtype.kind == "u" and min(float(w.min()), along.fill) >= 0
+        f["bounds"] = self._table(np.array((error, 1 - error, 0.0 if positive else -1.0), self.dtype))
+        f["settle"] = settle_window(KINDS.index(self.y_dtype.name), self.size, self.lanes)
+        self.kernel = windows_share(self.size)
+
+    def _fit(self, f: dict[str, int], shape: Shape, threads: int) -> list[np.ndarray]:
+        across, along = self.steps
+        tables: list[np.ndarray] = []
+        self._fit_along(f, shape, along, tables)
+        f["outer"], f["rows"] = math.prod(shape[: across.axis]), shape[across.axis]
+        f["sources"] = self._borders(across, shape, tables)
         room = CACHED // ((f["taps"] + 2 * ROWS) * self.size * f["after"]) - f["row_taps"]
         f["chunks"] = -(-f["pixels"] // max(room, 4 * f["row_taps"]))
         f["chunk"] = -(-f["pixels"] // f["chunks"])
         width = (f["chunk"] + f["row_taps"]) * f["after"]
-        self._filled(along.fill, width)
+        f["filling"] = self._filled(along.fill, width, tables)
         parts = f["outer"] * f["chunks"]
-        f["bands"] = max(1, min(f["rows"] // max(ROWS, f["taps"] // 2), -(-UNITS * self.threads // parts)))
-        f["tasks"] = min(self.threads * UNITS, parts * f["bands"]) if self.threads > 1 else 1
-        self._scratch(f["rows"] + f["taps"], width)
+        f["bands"] = max(1, min(f["rows"] // max(ROWS, f["taps"] // 2), -(-UNITS * threads // parts)))
+        f["tasks"] = min(threads * UNITS, parts * f["bands"]) if threads > 1 else 1
+        self._scratch(f, f["rows"] + f["taps"], width)
         f["border_bytes"] = f["row_low"] * f["after"] * self.size
-        self._settle(along.fill)
-        self.kernel = windows_share(self.size)
-
-    def _settle(self, fill: float) -> None:
-        f, w = self.values, self._w.reshape(self.values["taps"], -1)
-        line, place = np.indices(w.shape).reshape(2, -1)
+        line, place = np.indices((f["taps"], f["row_taps"])).reshape(2, -1)
         places = np.stack([line, place * f["after"] * self.size])
-        f["row_exact"] = self._table(np.roll(places, -1, 1))  # the first tap last, where sums in order begin
-        f["exact"] = self._table(np.roll(w.ravel(), -1))
-        error, positive = self._error(self.size), self.x_dtype.kind == "u" and min(float(w.min()), fill) >= 0
-        f["bounds"] = self._table(np.array((error, 1 - error, 0.0 if positive else -1.0), self.dtype))
-        f["settle"] = settle_window(KINDS.index(self.y_dtype.name), self.size, self.lanes)
+        tables.append(np.roll(places, -1, 1))  # the first tap last, where sums in order begin
+        f["row_exact"] = jit.data_address()(tables[-1])
+        return tables

@@ -102,8 +102,8 @@ class WholePass(LinePass):
     def _load(self, dtype: np.dtype) -> int:
         return short_sums.copy_line(self.size)
 
-    def _arrange(self, steps: Sequence[LineStep]) -> None:
-        super()._arrange(steps)
+    def _arrange(self) -> None:
+        super()._arrange()
         self.values["whole"], self.values["row_whole"] = self.values["sums"], self.values["row_sums"]
 
     def _fuse(self, across: LineStep, along: LineStep) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.machine import cache_sizes
-from convalgos.cpu.filtering import line_drivers, line_sums
+from convalgos.cpu.filtering import line_drivers
+from convalgos.cpu.filtering.line_endings import PLAIN
 from convalgos.cpu.filtering.line_passes import LinePass
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.cpu.filtering.line_sums import ROWS
@@ -47,23 +48,35 @@ def why_not_volume(shape: Shape, x: np.dtype, y: np.dtype, steps: Sequence[LineS
 class VolumePass(LinePass):
     """Three steps for which `why_not_volume` has no objection."""
 
-    def _arrange(self, steps: Sequence[LineStep]) -> None:
-        deep, across, along = steps
-        f, shape = self.values, self.shape
-        self._along(along)
-        f["outer"], f["planes"] = math.prod(shape[: deep.axis]), shape[deep.axis]
-        f["rows"], f["taps"], f["low"] = shape[across.axis], len(across.weights), across.window.low
-        f["weights"], f["sources"] = self._taps(across)
-        f["sums"] = f["deep_sums"] = line_sums.sum_lines(line_sums.FUSED, self.size, self.lanes)
+    def __init__(self, x: np.dtype, y: np.dtype, steps: Sequence[LineStep], ending: int = PLAIN):
+        self._deep, across, along = steps
+        super().__init__(x, y, across, along, ending)
+
+    def _all_steps(self) -> Sequence[LineStep | None]:
+        return self._deep, self.across, self.along
+
+    def _arrange(self) -> None:
+        super()._arrange()
+        f, deep = self.values, self._deep
         f["deep_taps"], f["deep_low"] = len(deep.weights), deep.window.low
-        f["deep_weights"], f["deep_sources"] = self._taps(deep)
-        self._filled(along.fill, f["line"])
-        units = UNITS * self.threads
-        bands = units if f["rows"] > ROWS * f["taps"] * units else self.threads
-        f["bands"] = min(f["rows"], bands) if self.threads > 1 else 1
-        f["tasks"] = min(f["outer"] * f["bands"], units)
+        f["deep_weights"], f["deep_sums"] = self._table(self._weights(deep)), self._sums(deep)
         f["ring"] = f["taps"] + ROWS - 1
-        self._scratch(ROWS * (f["rows"] + f["taps"]), f["line"])
+        self.kernel = line_drivers.volume_share(self.size)
+
+    def _fit(self, f: dict[str, int], shape: Shape, threads: int) -> list[np.ndarray]:
+        deep, across, along = self.steps
+        tables: list[np.ndarray] = []
+        self._fit_along(f, shape, along, tables)
+        f["outer"], f["planes"] = math.prod(shape[: deep.axis]), shape[deep.axis]
+        f["rows"] = shape[across.axis]
+        f["sources"] = self._borders(across, shape, tables)
+        f["deep_sources"] = self._borders(deep, shape, tables)
+        f["filling"] = self._filled(along.fill, f["line"], tables)
+        units = UNITS * threads
+        bands = units if f["rows"] > ROWS * f["taps"] * units else threads
+        f["bands"] = min(f["rows"], bands) if threads > 1 else 1
+        f["tasks"] = min(f["outer"] * f["bands"], units)
+        self._scratch(f, ROWS * (f["rows"] + f["taps"]), f["line"])
         f["deep_at"] = f["ring_at"] + ROWS * f["ring"] * f["line_bytes"]
         f["scratch_bytes"] = f["deep_at"] + whole_lines(16 * (f["deep_taps"] + ROWS - 1))
-        self.kernel = line_drivers.volume_share(self.size)
+        return tables

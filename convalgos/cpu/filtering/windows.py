@@ -1,4 +1,4 @@
-"""Correlations of whole arrays with dense filters: how `window_kernels` are called.
+"""Correlations of whole arrays with dense filters: what makes them.
 
 y[i] = sum over t of w[t] x[i + t - before], with any boundary (`core.boundaries`). Products are added in the
 order of the filter's elements. Where x and y are of one floating-point type they are fused sums of that type;
@@ -8,34 +8,28 @@ the digits of a floating-point type are exact in any order, and are fused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.axis_windows import AxisWindow, PixelWindow
-from convalgos.cpu.filtering import line_steps, line_sums
-from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_line
-from convalgos.cpu.filtering.line_filters import passes_of, run_passes
-from convalgos.cpu.filtering.line_passes import LinePass
+from convalgos.core.axis_windows import AxisWindow
+from convalgos.cpu.filtering import line_steps
+from convalgos.cpu.filtering.line_filters import LineFilter, line_filter, run_passes
 from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.settled_windows import settled_window
-from convalgos.cpu.filtering.whole_sums import settle_line
-from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
-from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER, WINDOW_FIELDS, sum_windows
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER
+from convalgos.cpu.filtering.window_passes import Spanned, Sums, WeightedPass
 from convalgos.cpu.runtime.record_launch import RecordLaunch
-from convalgos.cpu.runtime.threads import cached_by_threads
-from convalgos.cpu.vectors import simd
 
 Array = np.ndarray[Any, Any]
 SEPARABLE = 2.5  # products of a window for one of its lines, from which on lines are the faster,
 LINES = 1.5  # and where passes along lines take them. Xeon
 NARROW = 64  # elements of neighbours that no filter spans, from which on they are rows of their own
-SPARSE = 0.5  # share of weights that are not 0, below which a list of them is the faster
 BYTES = {"int8", "uint8"}  # types of whose sums few are next to whole numbers in float32
 EXACT_BITS = {4: 24, 8: 53}  # of sums, by bytes of a floating-point type
 
@@ -43,15 +37,6 @@ EXACT_BITS = {4: 24, 8: 53}  # of sums, by bytes of a floating-point type
 def sum_type(x: np.dtype, y: np.dtype, w: Array, fill: float) -> tuple[int, int]:
     """(bytes of the sums' elements, FUSED, IN_ORDER or CLOSE) that give what SciPy's sums do."""
     return _sums_of(w.tobytes(), w.shape, x, y, float(fill))[:2]
-
-
-class Sums(NamedTuple):
-    """How windows are summed."""
-
-    size: int  # bytes of an element
-    order: int
-    lines: list[Array] | None = None  # filters along axes that do the same
-    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `whole_sums.cut_off`
 
 
 @lru_cache(128)
@@ -84,92 +69,126 @@ def _exact_bytes(x: np.dtype, y: np.dtype, w: Array, fill: float) -> int:
 
 
 class WindowFilter:
-    """Correlations of arrays of one shape and two types. Many threads may call it at once.
-
-    The arrays have elements. A call as f(x, y) fills y. Both are C-contiguous and share no memory.
+    """Correlations of arrays of two types and any sizes, of as many axes as w has.
 
     Args:
         w: float64, one dimension for each of x's; elements of 0 are left out.
         x, y: types in `line_elements.KINDS`.
-        axes: those of x.
+        axes: those of x, of any size.
         fill: what lies beyond a "constant" boundary.
     """
 
     def __init__(self, w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float):
-        self._lines = _line_passes(w, x, y, axes, fill)
-        if self._lines:
-            return
-        if y.kind == "f" or _exact_bytes(x, y, w, fill):  # sums in any order are the same
-            axes, w = _singles_before(axes, w)
-        axes, step = _pixels(merged_axes(axes))
+        self._w, self._types, self._axes, self._fill = w, (x, y), axes, fill
+        self._in_any_order = y.kind == "f" or bool(_exact_bytes(x, y, w, fill))  # sums are the same
+        self._lines = _lines_of(w, x, y, axes, fill)
+        self._settled, self._between = None, slice(0)
+        filtered = [i for i, axis in enumerate(axes) if axis.taps > 1]
+        integers = x.kind in "iu" and y.kind in "iu"
+        if integers and len(filtered) == 2 and w.size >= SEPARABLE * sum(axes[i].taps for i in filtered):
+            self._settled = settled_window(w, x, y, axes, fill)
+            self._between = slice(filtered[0] + 1, filtered[1])
+        self._made: dict[tuple[Any, ...], list[WeightedPass]] = {}
+
+    def of(self, shape: Shape) -> SizedWindows:
+        """The filter of arrays of a shape, which has elements."""
+        if self._settled is not None and math.prod(shape[self._between]) == 1:
+            return SizedWindows([self._settled.of(shape)], [self._types[1]], True)
+        if self._lines is not None:
+            passes = self._lines.passes(shape)
+            return SizedWindows(passes, [self._types[1]] * len(passes), True)
+        order: Sequence[int] = range(len(shape))
+        if 1 in shape and self._in_any_order:
+            order = _singles_before(shape, self._axes)
+        axes, step = _pixels(merged_axes([self._axes[i]._replace(size=shape[i]) for i in order]))
+        key = tuple(order), step, len(axes)
+        if key not in self._made:
+            self._made[key] = list(self._passes(self._w.transpose(order), axes, step))
+        made = self._made[key]
+        return SizedWindows([each.of(axes) for each in made], [each.dtype for each in made])
+
+    def _passes(self, w: Array, axes: list[AxisWindow], step: int) -> Iterator[WeightedPass]:
+        """Of `axes` of pixels of so many elements."""
+        (x, y), fill = self._types, self._fill
         w = w.reshape([axis.taps for axis in axes])
         sums = _sums_of(w.tobytes(), w.shape, x, y, float(fill))
-        lines, self._passes = sums.lines, list[WeightedPass]()
+        lines = sums.lines
         if lines is None or w.size < SEPARABLE * sum(axis.taps for axis in axes):
-            self._passes.append(WeightedPass(w, x, y, axes, step, sums, fill))
+            yield WeightedPass(w, x, y, lambda axes: (axes, step), sums, fill)
             return
-        *leading, rows, columns = axes
-        for i, (axis, line) in enumerate(zip(leading, lines, strict=False)):
+        for i, (axis, line) in enumerate(zip(axes[:-2], lines, strict=False)):
             if axis.taps > 1:
-                others = [a.unfiltered if j != i else a for j, a in enumerate(axes)]
                 between = np.dtype(f"f{sums.size}")
-                spanned, pixel = _pixels(merged_axes([*others, AxisWindow(step)]))
-                self._passes.append(WeightedPass(line, x, between, spanned, pixel, sums, fill))
+                yield WeightedPass(line, x, between, partial(_along_one, only=i, step=step), sums, fill)
                 x, fill = between, fill * float(line.sum())
-        flat = [axis.unfiltered for axis in leading]
-        last = WeightedPass(lines[-2], x, y, [*flat, rows, columns], step, sums, fill, lines[-1])
-        self._passes.append(last)
 
-    @property
-    def is_lines(self) -> bool:
-        """Whether passes along lines do it, which take less time than any other way."""
-        return bool(self._lines)
+        def flat(axes: list[AxisWindow]) -> Spanned:
+            return [*(axis.unfiltered for axis in axes[:-2]), *axes[-2:]], step
+
+        yield WeightedPass(lines[-2], x, y, flat, sums, fill, lines[-1])
+
+
+def _along_one(axes: list[AxisWindow], only: int, step: int) -> Spanned:
+    """Of a filter along one of the axes of pixels."""
+    alone = [axis if i == only else axis.unfiltered for i, axis in enumerate(axes)]
+    return _pixels(merged_axes([*alone, AxisWindow(step)]))
+
+
+class SizedWindows:
+    """A `WindowFilter` of arrays of one shape. Many threads may call it at once.
+
+    A call as f(x, y) fills y. Both are C-contiguous and share no memory.
+
+    Args:
+        passes: calls as (x, y), one after the other.
+        dtypes: of what each fills.
+        is_lines: whether they go along lines, which takes less time than any other way.
+    """
+
+    def __init__(self, passes: Sequence[RecordLaunch], dtypes: Sequence[np.dtype], is_lines: bool = False):
+        self._passes, self._dtypes, self.is_lines = passes, dtypes, is_lines
 
     @property
     def shortest(self) -> Callable[[Array, Array], None]:
         """What does the same as a call, and is called faster."""
-        alone = self._lines or self._passes
-        return alone[0].run if len(alone) == 1 else self
+        return self._passes[0] if len(self._passes) == 1 else self
 
     def __call__(self, x: Array, y: Array) -> None:
-        if self._lines:
-            run_passes(self._lines, x, y)
+        if self.is_lines:
+            run_passes(self._passes, x, y)
             return
-        for each in self._passes[:-1]:
-            between = np.empty(x.shape, each.dtype)
-            each.run(x, between)
+        for each, dtype in zip(self._passes[:-1], self._dtypes, strict=False):
+            between = np.empty(x.shape, dtype)
+            each(x, between)
             x = between
-        self._passes[-1].run(x, y)
+        self._passes[-1](x, y)
 
 
-def _line_passes(
+def _lines_of(
     w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float
-) -> list[LinePass]:
-    """Passes along lines that do the same, where nothing is rounded to less than sums are; else none."""
+) -> LineFilter | None:
+    """Passes along lines that do the same, where nothing is rounded to less than sums are; else None."""
     taps = [axis.taps for axis in axes if axis.taps > 1]
-    if x.kind in "iu" and y.kind in "iu" and w.size >= SEPARABLE * sum(taps):
-        return settled_window(w, x, y, axes, fill)
     if not (x.kind == y.kind == "f" and y.itemsize >= x.itemsize) or w.size < LINES * sum(taps):
-        return []
+        return None
     if len(taps) < 2 or (fill != 0 and any(axis.boundary == "constant" for axis in axes)):
-        return []
+        return None
     lines = _sums_of(w.tobytes(), w.shape, x, y, float(fill)).lines
     if lines is None:
-        return []
+        return None
     if axes[-1].taps == 1:
-        lines[0], lines[-1] = lines[0] * lines[-1][0], np.ones(1)
+        lines = [lines[0] * lines[-1][0], *lines[1:-1], np.ones(1)]
     steps = [
         LineStep(i, tuple(line.tolist()), axis, 0.0)
         for i, (axis, line) in enumerate(zip(axes, lines, strict=True))
         if axis.taps > 1
     ]
-    return passes_of(tuple(axis.size for axis in axes), x, y, tuple(steps))
+    return line_filter(x, y, tuple(steps))
 
 
-def _singles_before(axes: Sequence[AxisWindow], w: Array) -> tuple[list[AxisWindow], Array]:
-    """The same with filtered axes of one element before all others: rows of one would take a loop each."""
-    order = sorted(range(len(axes)), key=lambda i: axes[i].size > 1 or axes[i].taps == 1)
-    return [axes[i] for i in order], w.transpose(order)
+def _singles_before(shape: Shape, axes: Sequence[AxisWindow]) -> list[int]:
+    """The order with filtered axes of one element before all others: rows of one would take a loop each."""
+    return sorted(range(len(shape)), key=lambda i: shape[i] > 1 or axes[i].taps == 1)
 
 
 def merged_axes(axes: Sequence[AxisWindow]) -> list[AxisWindow]:
@@ -189,93 +208,3 @@ def _pixels(axes: list[AxisWindow]) -> tuple[list[AxisWindow], int]:
     if last.taps > 1 or last.size >= NARROW or all(axis.taps == 1 for axis in inner):
         return axes, 1
     return [AxisWindow(1)] * (2 - len(inner)) + inner, last.size
-
-
-class WeightedPass:
-    """One pass by some weights; with `along`, of rows that this has filtered before."""
-
-    def __init__(
-        self, w: Array, x: np.dtype, y: np.dtype, axes: list[AxisWindow], step: int, sums: Sums, fill: float,
-        along: Array | None = None,
-    ):  # fmt: skip
-        *_, rows, columns = axes
-        w = w.reshape(-1, rows.taps, 1 if along is not None else columns.taps)
-        marks, count = (w != 0).tobytes(), 0 if along is None else len(along)
-        self.dtype = y
-        self._pass = _window_pass(x, y, tuple(axes), step, w.shape, marks, count, sums[:2], float(fill))
-        self._weights = self._pass.packed(w, along, sums.bounds)
-        self.run = self._pass.launch(*self._weights)  # (x, y), C-contiguous; many threads may at once
-
-
-@cached_by_threads(128)
-def _window_pass(
-    x: np.dtype, y: np.dtype, axes: tuple[AxisWindow, ...], step: int, taps: Shape, marks: bytes,
-    along: int, sums: tuple[int, int], fill: float,
-) -> WindowPass:  # fmt: skip
-    weighted = np.frombuffer(marks, bool).reshape(taps)
-    return WindowPass(x, y, axes, step, weighted, along, *sums, fill)
-
-
-class WindowPass:
-    """Windows over arrays of one shape and two types, with weights at the same places.
-
-    Args:
-        axes: of pixels.
-        step: elements of a pixel.
-        weighted: (places along the leading axes, rows, columns) bool: which weights are not 0.
-        along: taps along rows.
-        size, order: those of `Sums`.
-    """
-
-    def __init__(
-        self, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], step: int, weighted: Array, along: int,
-        size: int, order: int, fill: float,
-    ):  # fmt: skip
-        *leading, rows, pixels = axes
-        columns = PixelWindow(pixels, step) if step > 1 else pixels
-        lanes, self._dtype, close = simd.lanes(size), np.dtype(f"f{size}"), order == CLOSE
-        self._met = np.flatnonzero(weighted.any((1, 2)))  # places along the leading axes that meet weights
-        weighted = weighted[self._met]  # (rings, taps_r, taps_s)
-        planes = source_planes(leading, rows.size * columns.size * x.itemsize)[:, self._met]
-        count = int(weighted.sum())
-        # A weight of 0 times NaN is NaN, which SciPy does not compute.
-        tiles = count == weighted.size or (x.kind != "f" and count >= SPARSE * weighted.size)
-        taps = np.argwhere(weighted | (tiles and close))
-        taps = np.roll(taps, -1, 0) if close else taps  # the first one last, where `settle_line` begins
-        cut = WindowCut(planes, rows, columns, size, taps, along, tiles, apart=step, close=close)
-        self._taps = tuple(taps.T)
-        self._scratch_bytes, self._tasks = cut.scratch * cut.tasks, cut.tasks
-        filters, nothing = np.zeros(cut.outer, np.int64), np.zeros(1, self._dtype)
-        w_bytes, kind = weighted.size * size, KINDS.index(y.name)
-        values = cut.values(FUSED if close else order, x.itemsize, y.itemsize, fill) | {
-            "x": 0, "w": 0, "y": 0, "bias": nothing, "relu": 0, "scratch": 0, "residual": 0, "finish": 0,
-            "finish_numbers": 0, "w_listed": w_bytes, "w_along": w_bytes + len(taps) * size, "w_step": 0,
-            "load": load_line(KINDS.index(x.name), size, lanes), "filters": filters,
-            "store": 0 if y == self._dtype else store_line(kind, size, lanes),
-            "settle": settle_line(kind, line_sums.IN_ORDER, size, lanes) if close else 0,
-        }  # fmt: skip
-        self._tables = [value for value in values.values() if isinstance(value, np.ndarray)]
-        address, names = jit.data_address(), WINDOW_FIELDS.names or ()
-        fields = [address(v) if isinstance(v, np.ndarray) else v for v in map(values.get, names)]
-        self._record = np.array(fields, np.int64)
-        self._kernel = sum_windows(size)
-
-    def packed(self, w: Array, along: Array | None, bounds: tuple[float, float, float]) -> tuple[Array, ...]:
-        """(weights as kernels read them, those of the list in float64, `bounds`).
-
-        Args:
-            w: (places, rows, columns) float64.
-            along: (places, taps) along rows, or (taps,) of all.
-        """
-        w = w[self._met]
-        listed = w[self._taps]
-        packed = np.concatenate([w.ravel(), listed, [] if along is None else along.ravel()])
-        return packed.astype(self._dtype, copy=False), listed, np.array(bounds, self._dtype)
-
-    def launch(self, packed: Array, exact: Array, bounds: Array) -> RecordLaunch:
-        """Of `packed` weights."""
-        record, names = self._record.copy(), WINDOW_FIELDS.names or ()
-        for name, array in (("w", packed), ("exact", exact), ("bounds", bounds)):
-            record[names.index(name)] = array.ctypes.data
-        kept = *self._tables, packed, exact, bounds
-        return RecordLaunch(self._kernel, record, names, self._scratch_bytes, self._tasks, kept)

@@ -20,7 +20,7 @@ from convalgos.cpu.pooling.maxima import (
 )
 from convalgos.cpu.pooling.reductions import UNROLLED, split_stride
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, MaximaRuns, widened
-from convalgos.cpu.pooling.tables import column_blocks, columns_table, in_three, rows_table
+from convalgos.cpu.pooling.tables import column_blocks, columns_table, in_three, rows_table, table_of
 from convalgos.cpu.runtime import half
 
 MOST_ELEMENTS = 2**31 - 1  # of a map, whose places are integers of 32 bits
@@ -91,10 +91,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int], gradient: bool) -
     line = width.before + width.size + after + (width.stride + UNROLLED) * lanes
     scratch = (block + lanes) * INDEX if last else whole * (size + INDEX) + line * size
     rows = rows_table(depth, height, width.size * pixel)
-    table = np.zeros(rows.shape, MAXIMA_ROW)
-    for name in rows.dtype.names or ():
-        table[name] = rows[name]
-    table["index"] = rows["x"] // pixel
+    table = table_of(MAXIMA_ROW, len(rows), *(rows[n] for n in rows.dtype.names or ()), rows["x"] // pixel)
     first = np.zeros(whole, np.int32)
     first[:outputs] = width.first
     slice_elements, rows_out = height.size * width.size, rows.size

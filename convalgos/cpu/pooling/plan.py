@@ -125,7 +125,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
         pixels = depth.size * height.size * width.size
         if width.is_whole and pixels == width.size:
             values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}
-            return values | window_counts(depth, height, width, kinds), pool_planes(*kinds)
+            return values | _counts(depth, height, width, kinds), pool_planes(*kinds)
         if form != FLOAT or not _takes_pixels(n, channels, pixels, width, lanes, size):
             if _in_slices(depth, height, width, kinds):
                 more = _slices_of(depth, height, width, kinds)
@@ -179,9 +179,9 @@ def _slices_of(
     size, lanes, _, _ = kinds
     values = _in_rows(depth, height, width, 1, 1, kinds)
     rows, elements = len(height.first), height.size * width.size
-    block = values["block_table"][0]
+    _, columns, before, after, *_ = values["block_table"][0].tolist()
     slack = (width.stride + UNROLLED) * lanes  # vectors end behind it
-    pitch = int(block["before"] + block["columns"] + block["after"]) + slack
+    pitch = before + columns + after + slack
     return values | {
         "slices": len(depth.first), "slice_table": rows_table(depth, POINT, elements),
         "rows": rows, "row_table": rows_table(POINT, height, width.size), "slice_elements": elements,
@@ -258,20 +258,27 @@ def _in_rows(
     size, lanes, _, _ = kinds
     each = width.before + 2 * width.size + width.kernel * width.dilation
     blocks = column_blocks(width, each if whole else max(1, SCRATCH // size // block), pixel > 1)
-    longest = max(int(b["before"] + b["columns"] + b["after"]) for b in blocks)
     rows_out, columns_out = len(depth.first) * len(height.first), len(width.first)
     slice_elements, row_elements = height.size * width.size * pixel, width.size * pixel
-    scratch = (longest * block + (width.stride + UNROLLED) * lanes) * size  # vectors end behind it
+    scratch = (blocks.longest * block + (width.stride + UNROLLED) * lanes) * size  # vectors end behind it
     scratch = 0 if whole else scratch
     return {
         "x_plane": depth.size * slice_elements, "x_pixel": pixel, "scratch_bytes": whole_lines(scratch),
-        "rows": rows_out, "row_table": rows_table(depth, height, row_elements), "column_blocks": len(blocks),
-        "block_table": blocks, "windows": columns_table(width, blocks),
-        "slice_step": depth.dilation * slice_elements, "row_step": height.dilation * row_elements,
+        "rows": rows_out, "row_table": rows_table(depth, height, row_elements),
+        "column_blocks": len(blocks.table), "block_table": blocks.table,
+        "windows": columns_table(width, blocks), "slice_step": depth.dilation * slice_elements,
+        "row_step": height.dilation * row_elements,
         "y_plane": rows_out * columns_out * pixel, "y_row": columns_out * pixel, "y_pixel": pixel,
         "taps": width.kernel, "stride": width.stride, "dilation": width.dilation,
-        **window_counts(depth, height, width, kinds),
+        **_counts(depth, height, width, kinds),
     }  # fmt: skip
+
+
+def _counts(
+    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
+) -> dict[str, np.ndarray]:
+    """What means divide by; maxima do not look at it."""
+    return window_counts(depth, height, width, kinds) if kinds[3] == MEAN else {}
 
 
 def _block_channels(channels: int, rows: int, height: PoolWindows, width: PoolWindows, size: int) -> int:

@@ -17,7 +17,7 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.record_launch import RecordLaunch
-from convalgos.cpu.runtime.records import WORD, by_name, copy_of_record, record_of_words
+from convalgos.cpu.runtime.records import WORD, by_name, copy_of_record
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
@@ -73,23 +73,26 @@ class KernelRuns:
         self, record: np.dtype, values: dict[str, int | np.ndarray], kernel: int, tasks: int,
         given: tuple[str, ...] = ("x", "y"),
     ):  # fmt: skip
-        self._tables = [v for v in values.values() if isinstance(v, np.ndarray)]
+        self._tables = tables = list[np.ndarray]()
         names = record.names or ()
-        known = dict.fromkeys(names, 0) | {"tasks": tasks}
+        known = dict.fromkeys(names, 0)
+        known["tasks"] = tasks
         self._address = address = jit.data_address()
-        known |= {name: address(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        self._record = record_of_words(record, [known[name] for name in names])
+        for name, value in values.items():
+            if type(value) is np.ndarray:
+                tables.append(value)
+                known[name] = address(value)
+            else:
+                known[name] = value
+        words = np.fromiter(known.values(), WORD, len(names))
+        self._record = np.ndarray(1, record, words)
         self._kernel, self._tasks = kernel, tasks
+        self.scratch_bytes = known["scratch_bytes"] * tasks  # of a run
         first, second, *third = given
+        name = third[0] if third else ""
         self.launch = RecordLaunch(
-            kernel, self._record.view(WORD), names, self.scratch_bytes, tasks, self._tables,
-            third[0] if third else "", (first, second),
-        )  # fmt: skip
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Of a run."""
-        return int(self._record["scratch_bytes"][0]) * self._tasks
+            kernel, words, names, self.scratch_bytes, tasks, tables, name, (first, second)
+        )
 
     def bound(self, scratch: np.ndarray | None, kept: tuple[Any, ...], **values: int) -> BoundRun:
         """A run with the fields of these names set for good."""

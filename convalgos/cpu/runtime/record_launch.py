@@ -74,6 +74,12 @@ def launch_record() -> Callable[..., Any]:
     return jit.from_python(b"launch_record", _launch_record, jit.FASTCALL)
 
 
+@functools.lru_cache(256)
+def _places(names: tuple[str, ...] | None, two: tuple[str, str], third: str) -> tuple[int, ...]:
+    """The words of a record that are the addresses of x, y, scratch and the third array."""
+    return tuple(map((names or ()).index, (*two, "scratch", third or two[0])))
+
+
 class RecordLaunch:
     """Many threads may call it at once.
 
@@ -88,18 +94,14 @@ class RecordLaunch:
 
     def __init__(
         self, kernel: int, record: np.ndarray, names: tuple[str, ...] | None, scratch_bytes: int, tasks: int,
-        kept: Sequence[np.ndarray], third: str = "", two: tuple[str, str] = ("x", "y"),
+        kept: Sequence[Any], third: str = "", two: tuple[str, str] = ("x", "y"),
     ):  # fmt: skip
         self._room, self._shared = scratch_bytes + ALIGNMENT, tasks > 1
-        record = record.reshape(-1)
-        places = map((names or ()).index, (*two, "scratch", third or two[0]))
-        values = record.ctypes.data, len(record), *places, self._room, kernel, tasks, jit.launch_address()
-        self._launched = np.array([values], LAUNCHED)
-        self.address, self._address, self._run = (
-            self._launched.ctypes.data,
-            jit.data_address(),
-            launch_record(),
-        )
+        record, address = record.reshape(-1), jit.data_address()
+        places = _places(names, two, third)
+        values = (address(record), len(record), *places, self._room, kernel, tasks, jit.launch_address())
+        self._launched = np.array(values)  # (fields of LAUNCHED,) int64
+        self.address, self._address, self._run = address(self._launched), address, launch_record()
         self.is_long = self._shared or self._room >= LARGE
         self._kept = record, kept
 

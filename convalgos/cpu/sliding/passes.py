@@ -33,7 +33,7 @@ class Slides:
 
     Args:
         shape, dtype: of both arrays.
-        windows: (axis, those along it).
+        windows: (axis, those along it, of any size).
         fill: what lies beyond constant borders, which the dtype can hold.
     """
 
@@ -88,8 +88,10 @@ def _passes(shape: tuple[int, ...], windows: Sequence[tuple[int, AxisWindow]], i
     passes, left = [], list(windows)
     while left:
         axis, window = left.pop(0)
+        window = window._replace(size=shape[axis])
         before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         further, along = left[0] if left else (axis, window)
+        along = along._replace(size=shape[further])
         between = shape[axis + 1 : further] if further > axis else (2,)
         after = math.prod(shape[further + 1 :])
         if math.prod(between) == 1 and after * itemsize < NARROW and behind * itemsize >= NARROWEST:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from convalgos.core.allocator import ALIGNMENT, aligned_empty
 from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.window_borders import filling, sources_along
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.records import copy_of_record
@@ -71,6 +73,38 @@ class RowPhase(NamedTuple):
         return self.axis.sources[self.first :: self.apart][: self.outputs + self.taps - 1]
 
 
+class _Shared(NamedTuple):
+    """What plans for arrays of all sizes share. values: fields of `SLIDE_FIELDS`, which point to `kept`."""
+
+    size: int
+    lanes: int
+    kernel: int
+    values: dict[str, int]
+    kept: list[np.ndarray]
+
+
+@lru_cache(256)
+def _shared(
+    dtype: np.dtype, reduction: int, row_taps: int, column_taps: int, step: int, apart: int, fill: float
+) -> _Shared:
+    size, form = sliding_bytes(dtype, reduction, (row_taps, column_taps)), FORM_OF[dtype.kind]
+    as_integers = form != FLOAT and (reduction < MEAN or size == SHORT)
+    computed = np.dtype(f"u{size}" if as_integers else f"f{size}")
+    by = [np.zeros(2, computed)] * 2
+    if reduction == MEAN:
+        by = [mean_numbers(size, taps) for taps in (row_taps, column_taps)]
+    fills = np.full(1, fill * (row_taps if reduction >= WEIGHTED else 1)).astype(computed)
+    steps = sliding_steps((column_taps - 1) // apart + 1, step * apart, reduction >= MEAN)
+    tables = {"step_table": steps, "fill": fills, "row_numbers": by[0], "numbers": by[1]}
+    values = dict.fromkeys(SLIDE_FIELDS.names or (), 0)
+    values |= {name: table.ctypes.data for name, table in tables.items()}
+    block = row_taps - 1 if row_taps > DIRECT else 0
+    values |= {"taps": row_taps, "block": block, "steps": len(steps), "number_step": 0, "channels": 1}
+    lanes = simd.lanes(size)
+    kernel = slide_windows(size, lanes, dtype.itemsize, form, reduction)
+    return _Shared(size, lanes, kernel, values, list(tables.values()))
+
+
 class SlidingPlan:
     """y = the reduction of windows of rows and columns of x (planes, rows, columns, step).
 
@@ -90,54 +124,52 @@ class SlidingPlan:
         step: int = 1, fill: float = 0, in_place: bool = False, stride: int = 1, apart: int = 1,
         column_stride: int = 1,
     ):  # fmt: skip
-        size = sliding_bytes(dtype, reduction, (rows.taps, columns.taps))
-        stored, form = dtype.itemsize, FORM_OF[dtype.kind]
+        shared = _shared(dtype, reduction, rows.taps, columns.taps, step, apart, fill)
+        size, stored = shared.size, dtype.itemsize
         width, wide = columns.size * step, -(-columns.outputs // column_stride) * step
         y_first, y_apart, y_rows = 0, 1, -(-rows.outputs // stride)
         if isinstance(rows, RowPhase):
             y_first, y_apart, y_rows = rows.y_first, rows.y_apart, rows.y_rows
-        self._begin, lanes = y_first * wide * stored, simd.lanes(size)
-        block = rows.taps - 1 if rows.taps > DIRECT else 0
+        self._begin, lanes = y_first * wide * stored, shared.lanes
+        block = shared.values["block"]
         each = strip_width(size, stored, block, columns, step)
         each = -(-each // column_stride) * column_stride
-        strips, runs, borders, longest = strips_of(columns, step, each, size)
-        steps = sliding_steps((columns.taps - 1) // apart + 1, step * apart, reduction >= MEAN)
+        strips = strips_of(columns, step, each, size)
         reach = (columns.taps - 1) * step
         chunk = -(-max(CHUNK // size, 4 * reach) // step) * step
         self._lanes, self._line = lanes, -(-chunk // lanes) * lanes if reduction == LINED else 0
-        bands, self._tasks = _cut(planes * len(strips), rows, block, planes * rows.size * width * stored)
-        as_integers = form != FLOAT and (reduction < MEAN or size == SHORT)
-        computed = np.dtype(f"u{size}" if as_integers else f"f{size}")
-        by = [np.zeros(2, computed)] * 2
-        if reduction == MEAN:
-            by = [mean_numbers(size, slide.taps) for slide in (rows, columns)]
-        fills = np.full(1, fill * (rows.taps if reduction >= WEIGHTED else 1)).astype(computed)
-        # which blocks read behind the last row, too
-        row_table = np.append(rows.sources, np.zeros(block + 1, np.int64))
-        outputs = int(strips["outputs"].max(initial=1))  # of a strip
-        lines = {"line": longest + reach, "work": min(chunk, outputs) + reach}
-        lines["whole"] = outputs if column_stride > 1 else 0
+        bands, self._tasks = _cut(planes * strips.count, rows, block, planes * rows.size * width * stored)
+        # blocks read behind the last row, too
+        behind = block + 1
+        row_table = (
+            np.append(rows.sources, np.zeros(behind, np.int64))
+            if isinstance(rows, RowPhase)
+            else sources_along(rows, behind)
+        )
+        constant = filling(fill, dtype, max(width, 1))
+        lines = strips.longest + reach, min(chunk, strips.outputs) + reach
+        whole = strips.outputs if column_stride > 1 else 0
         kept = rows.size * width * stored if in_place else 0
-        places = _scratch(lines, size, block, -(-rows.outputs // bands) + rows.taps + block, kept)
-        values: dict[str, int | np.ndarray] = {
+        lined = (*lines, whole), size, block, -(-rows.outputs // bands) + rows.taps + block, kept
+        address = jit.data_address()
+        f = shared.values | {
             "tasks": self._tasks, "planes": planes, "x_plane": rows.size * width * stored,
             "y_plane": y_rows * wide * stored, "x_row": width * stored, "y_row": y_apart * wide * stored,
-            "rows": rows.outputs, "bands": bands, "strips": len(strips), "strip_table": strips,
-            "run_table": runs, "border_table": borders, "row_table": row_table,
-            "constant": np.full(max(width, 1), fill).astype(dtype), "taps": rows.taps, "block": block,
-            "steps": len(steps), "step_table": steps, "chunk": chunk,
-            "fill": fills, "row_numbers": by[0], "numbers": by[1],
-            "number_step": 0, "channels": 1, "stride": stride, "column_stride": column_stride,
-            "pixel": step, **places,
+            "rows": rows.outputs, "bands": bands, "strips": strips.count,
+            "strip_table": address(strips.table), "run_table": address(strips.runs),
+            "border_table": address(strips.borders), "row_table": address(row_table),
+            "constant": address(constant), "chunk": chunk, "stride": stride,
+            "column_stride": column_stride, "pixel": step,
         }  # fmt: skip
-        self._kept = [v for v in values.values() if isinstance(v, np.ndarray)]
-        known = dict.fromkeys(SLIDE_FIELDS.names or (), 0)
-        known |= {name: v.ctypes.data if isinstance(v, np.ndarray) else v for name, v in values.items()}
-        self._record = np.array([tuple(known.values())], SLIDE_FIELDS)
-        self._kernel = slide_windows(size, simd.lanes(size), stored, form, reduction)
+        _scratch(f, *lined)
+        words = np.fromiter(f.values(), np.int64, len(f))
+        self._record, self._kernel = words.view(SLIDE_FIELDS), shared.kernel
+        self._kept = shared, strips, row_table, constant
         # (x, y) of whole arrays and without numbers, as `run` has them
-        words, names = self._record.view(np.int64), SLIDE_FIELDS.names
-        self.launch = RecordLaunch(self._kernel, words, names, self.scratch_bytes, self._tasks, self._kept)
+        scratch_bytes = f["scratch_bytes"] * self._tasks
+        self.launch = RecordLaunch(
+            self._kernel, words, SLIDE_FIELDS.names, scratch_bytes, self._tasks, self._kept
+        )
 
     @property
     def scratch_bytes(self) -> int:
@@ -181,19 +213,22 @@ def _cut(units: int, rows: AxisWindow | RowPhase, block: int, nbytes: int) -> tu
     return bands, min(threads, units * bands)
 
 
-def _scratch(lines: dict[str, int], size: int, block: int, rows: int, kept: int) -> dict[str, int]:
-    """Where in the scratch of a task each part begins, and the bytes of all and of a line of a block."""
-    line, work, whole = (_aligned(n * size + 8 * simd.vector_bytes()) for n in lines.values())
-    parts = {
-        "line": line, "work": work, "sums": work, "prefix": line if block else 0, "suffix": line * block,
-        "addresses": _aligned(8 * (rows + 1)), "whole": whole, "in_place": _aligned(kept),
-    }  # fmt: skip
-    places, end = {}, FILL
-    for name, nbytes in parts.items():
-        places[name], end = end, end + nbytes
-    if not kept:
-        places["in_place"] = 0
-    return {**places, "scratch_bytes": end, "suffix_row": line}
+def _scratch(
+    f: dict[str, int], lines: tuple[int, int, int], size: int, block: int, rows: int, kept: int
+) -> None:
+    """Set where in the scratch of a task each part begins, and the bytes of all and of a line of a block.
+
+    lines: elements of a line, of its part that goes through steps at a time, and of all results of one.
+    """
+    line, work, whole = (_aligned(n * size + 8 * simd.vector_bytes()) for n in lines)
+    f["line"], f["work"], f["sums"] = FILL, FILL + line, FILL + line + work
+    f["prefix"] = f["sums"] + work
+    f["suffix"] = f["prefix"] + (line if block else 0)
+    f["addresses"] = f["suffix"] + line * block
+    f["whole"] = f["addresses"] + _aligned(8 * (rows + 1))
+    end = f["whole"] + whole
+    f["in_place"] = end if kept else 0
+    f["scratch_bytes"], f["suffix_row"] = end + _aligned(kept), line
 
 
 def _aligned(nbytes: int) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.machine import cache_sizes
+from convalgos.core.window_borders import border_elements, is_around
 from convalgos.cpu.sliding.kernels import BORDER, FILL, RUN, STRIP
 
 SEGMENT = 1 << 13  # bytes of a row that are reduced with those below it at a time; Zen 4
@@ -24,10 +28,62 @@ def strip_width(size: int, stored: int, block: int, columns: AxisWindow, step: i
     return -(-columns.outputs // strips)
 
 
-def strips_of(
-    columns: AxisWindow, step: int, each: int, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """(`STRIP` of each, `RUN` and `BORDER` of all, elements of the longest line)."""
+class StripTables(NamedTuple):
+    """How strips are read and where their borders come from.
+
+    table: `STRIP` of each of so many; runs, borders: `RUN` and `BORDER` of all. longest, outputs: elements of
+    the longest line, and of the results of the longest strip.
+    """
+
+    count: int
+    table: np.ndarray
+    runs: np.ndarray
+    borders: np.ndarray
+    longest: int
+    outputs: int
+
+
+def strips_of(columns: AxisWindow, step: int, each: int, size: int) -> StripTables:
+    """StripTables of `each` windows of `size` bytes an element; step: elements between neighbours."""
+    if columns.outputs <= each and is_around(columns):
+        return _one_strip(columns, step, size)
+    return _several_strips(columns, step, each, size)
+
+
+@lru_cache(512)
+def _one_strip(columns: AxisWindow, step: int, size: int) -> StripTables:
+    """Of windows around each column: what lies beyond the ends are columns of the strip itself."""
+    n, low, beside = columns.size, columns.low, columns.taps - 1
+    near = 2 * columns.taps
+    first, grows = _borders(*columns[1:4], min(n, near), n <= near, step, size)
+    table = np.array((0, n * step, 0, 1, 0, beside * step))
+    run = np.array((0, low * step, n * step))
+    return StripTables(1, table, run, first + n * grows, (n + beside) * step, n * step)
+
+
+@lru_cache(512)
+def _borders(
+    taps: int, low: int, boundary: str, near: int, is_short: bool, step: int, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(entries, 2) int64 each: fields of `BORDER` are the first, and once more the second for each column.
+
+    is_short: of `near` columns, else of any more.
+    """
+    window = AxisWindow(0, taps, low, boundary)
+    within = np.arange(step)
+
+    def fields_of(columns: int) -> np.ndarray:
+        target = np.append(np.arange(low), np.arange(low, taps - 1) + columns)
+        source = border_elements(window, columns)[:-1]
+        places = (target[:, None] * step + within) * size, ((low + source[:, None]) * step + within) * size
+        return np.stack([places[0], np.where(source[:, None] < 0, -FILL, places[1])], -1).reshape(-1, 2)
+
+    first = fields_of(near)
+    grows = np.zeros_like(first) if is_short else fields_of(near + 1) - first
+    return first - near * grows, grows
+
+
+def _several_strips(columns: AxisWindow, step: int, each: int, size: int) -> StripTables:
     strips: list[tuple[int, ...]] = []
     runs: list[tuple[int, int, int]] = []
     borders: list[np.ndarray] = []
@@ -60,4 +116,6 @@ def strips_of(
         borders.append(table.ravel())
         strips.append((q * step, outputs * step, first_run, len(runs) - first_run, first_border, table.size))
         longest = max(longest, behind * step)
-    return np.array(strips, STRIP), np.array(runs, RUN), np.concatenate(borders), longest
+    outputs = max((strip[1] for strip in strips), default=1)
+    tables = np.array(strips, STRIP), np.array(runs, RUN), np.concatenate(borders)
+    return StripTables(len(strips), *tables, longest, outputs)
