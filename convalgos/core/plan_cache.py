@@ -16,9 +16,12 @@ import numpy as np
 from convalgos.core import workspaces
 from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
+from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 
-COUNT = 256  # plans that are kept at most,
+COUNT = 4096  # plans that are kept at most,
+OBJECTS = 1 << 13  # bytes that Python takes for a plan beside its arrays, about
+PLAIN = frozenset((int, str, bool, float, type(None), ConvProblem))  # of which no array is reached
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
 BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
 
@@ -112,24 +115,22 @@ def also_forget(forget: Callable[[], None]) -> None:
 
 
 def weight(plan: Plan) -> int:
-    """Bytes of the arrays that a plan holds, and of a workspace that is not counted by itself."""
-    small = plan.workspace_bytes if plan.workspace_bytes < workspaces.LARGE else 0
-    return small + _held(plan, set())
-
-
-def _held(value: Any, seen: set[int]) -> int:
-    """Bytes of the arrays that can be reached through attributes and containers, each once."""
-    kind = type(value)
-    if isinstance(value, np.ndarray):
-        if id(value) in seen:
-            return 0
-        seen.add(id(value))
-        return value.nbytes
-    if kind is list or kind is tuple or kind is dict:
-        return sum(_held(v, seen) for v in (value.values() if kind is dict else value))
-    if isinstance(value, Plan):
-        if id(value) in seen:
-            return 0
-        seen.add(id(value))
-        return sum(_held(v, seen) for name, v in vars(value).items() if name != "_free")
-    return 0
+    """Bytes of a plan, of the arrays that it holds, and of a workspace that is not counted by itself."""
+    nbytes = OBJECTS + (plan.workspace_bytes if plan.workspace_bytes < workspaces.LARGE else 0)
+    seen: set[int] = set()  # arrays and plans, each of which counts once
+    waiting: list[Any] = [plan]  # what is reached through attributes and containers
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if kind is dict:
+            waiting.extend(value.values())
+        elif kind is list or kind is tuple:
+            waiting.extend(value)
+        elif kind not in PLAIN and id(value) not in seen:
+            if isinstance(value, np.ndarray):
+                seen.add(id(value))
+                nbytes += value.nbytes
+            elif isinstance(value, Plan):
+                seen.add(id(value))
+                waiting.extend([v for name, v in vars(value).items() if name != "_free"])
+    return nbytes
