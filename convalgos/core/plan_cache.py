@@ -9,6 +9,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,10 @@ import numpy as np
 from convalgos.core import workspaces
 from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
-from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import Setting, setting
 
 COUNT = 4096  # plans that are kept at most,
 OBJECTS = 1 << 13  # bytes that Python takes for a plan beside its arrays, about
-PLAIN = frozenset((int, str, bool, float, type(None), ConvProblem))  # of which no array is reached
 SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
 BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
 
@@ -126,11 +125,16 @@ def weight(plan: Plan) -> int:
             waiting.extend(value.values())
         elif kind is list or kind is tuple:
             waiting.extend(value)
-        elif kind not in PLAIN and id(value) not in seen:
-            if isinstance(value, np.ndarray):
-                seen.add(id(value))
+        elif (base := _base(kind)) is not None and id(value) not in seen:
+            seen.add(id(value))
+            if base is np.ndarray:
                 nbytes += value.nbytes
-            elif isinstance(value, Plan):
-                seen.add(id(value))
+            else:
                 waiting.extend([v for name, v in vars(value).items() if name != "_free"])
     return nbytes
+
+
+@cache
+def _base(kind: type) -> type | None:
+    """What is weighed of an object of this class: an array's bytes, or what a plan holds; None: nothing."""
+    return next((base for base in (np.ndarray, Plan) if issubclass(kind, base)), None)

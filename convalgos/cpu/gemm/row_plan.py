@@ -43,7 +43,6 @@ class PixelRowsPlan(KernelPlan):
         else:
             copier = strided_rows.row_copier(size, lanes, p.stride[2], cut.kept)
         tasks = plan_threads()
-        tables = row_tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
         of_task = row_scratch_bytes(cut, weight_step > 0)
@@ -52,7 +51,7 @@ class PixelRowsPlan(KernelPlan):
             "size": size, "map_size": of_map, "n": p.N, "images": cut.images,
             "channels": p.w_shape[1], "filters": p.gemm_n, "groups": p.groups, "parts": cut.filter_parts,
             "tiles": cut.tiles, "taps": p.gemm_k, "tasks": tasks,
-            **tables, "table_length": tables["starts"].shape[1],
+            **row_tables(cut),
             "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
             "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,

@@ -26,13 +26,12 @@ ROW_TABLE_FIELDS = fields(
 )
 
 
-def row_tables(cut: RowBlocking) -> dict[str, np.ndarray]:
-    """The tables of a block, int64, by their fields in the record of `row_driver`.
+def row_tables(cut: RowBlocking) -> dict[str, int | np.ndarray]:
+    """The tables of a block, int64, by their fields in the record of `row_driver`; the first holds them all.
 
-    vectors (16,): how many there are; starts, places and counts (16, vectors and spare ones) of each: where
-    it begins in scratch, where its pixels go (in y, or in the staged row), and how many these are.
-    offsets (taps,): where they lie in scratch, channels outermost, and some more, see
-    `microkernel.padded_for_prefetch`.
+    vectors (16,): how many there are; starts, places and counts (16, table_length) of each: where it begins
+    in scratch, where its pixels go (in y, or in the staged row), and how many these are.
+    offsets (taps,): where they lie in scratch, channels outermost, and some more that are only asked for.
     """
     p = cut.problem
     _, s_c, s_d, s_h = cut.strides
@@ -41,20 +40,20 @@ def row_tables(cut: RowBlocking) -> dict[str, np.ndarray]:
     sizes, totals = (cut.images, *cut.block), (p.N, *p.spatial_out)
     lasts = [total % size or size for size, total in zip(sizes, totals, strict=True)]
     length, more = cut.vectors_of + cut.vectors, microkernel.PREFETCH_TAPS if p.gemm_k else 0
-    lengths = VARIANTS, VARIANTS * length, VARIANTS * length, VARIANTS * length, p.gemm_k + more
-    whole = aligned_empty(sum(lengths), np.int64)
-    ends = np.cumsum(lengths).tolist()
-    vectors, *tables, offsets = (whole[e - n : e] for n, e in zip(lengths, ends, strict=True))
-    starts, places, counts = (table.reshape(VARIANTS, length) for table in tables)
-    begin = jit.data_address()(whole)
+    table = aligned_empty(VARIANTS * (1 + 3 * length) + p.gemm_k + more, np.int64)
+    begin = jit.data_address()(table)
+    starts, places, counts, offsets = (begin + 8 * VARIANTS * (1 + n * length) for n in range(4))
     values = (
         *sizes, *lasts, cut.lanes, *p.spatial_out[1:], cut.staged, length, step_d, step_h, p.w_shape[1],
         *p.kernel, *p.dilation, s_c, s_d, s_h, p.stride[2], cut.phase, more,
-        *(begin + 8 * (e - n) for n, e in zip(lengths, ends, strict=True)),
+        begin, starts, places, counts, offsets,
     )  # fmt: skip
     record = record_of_words(ROW_TABLE_FIELDS, values)
     jit.launch(fill_row_tables(), jit.data_address()(record), 1)
-    return {"vectors": vectors, "starts": starts, "places": places, "counts": counts, "offsets": offsets}
+    return {
+        "vectors": table, "starts": starts, "places": places, "counts": counts, "offsets": offsets,
+        "table_length": length,
+    }  # fmt: skip
 
 
 @jit.specialise
