@@ -9,7 +9,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Hashable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,20 +120,21 @@ def weight(plan: Plan) -> int:
     while waiting:
         value = waiting.pop()
         kind = type(value)
+        if kind in _holds_none:
+            continue
         if kind is dict:
             waiting.extend(value.values())
         elif kind is list or kind is tuple:
             waiting.extend(value)
-        elif (base := _base(kind)) is not None and id(value) not in seen:
+        elif not issubclass(kind, np.ndarray | Plan):
+            _holds_none.add(kind)
+        elif id(value) not in seen:
             seen.add(id(value))
-            if base is np.ndarray:
+            if isinstance(value, np.ndarray):
                 nbytes += value.nbytes
             else:
                 waiting.extend([v for name, v in vars(value).items() if name != "_free"])
     return nbytes
 
 
-@cache
-def _base(kind: type) -> type | None:
-    """What is weighed of an object of this class: an array's bytes, or what a plan holds; None: nothing."""
-    return next((base for base in (np.ndarray, Plan) if issubclass(kind, base)), None)
+_holds_none: set[type] = {int, str, bool, type(None)}  # classes of which no array is reached
