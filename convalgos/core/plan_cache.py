@@ -18,10 +18,10 @@ from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
 from convalgos.core.setting import Setting, setting
 
-COUNT = 4096  # plans that are kept at most,
+COUNT = 2048  # plans that are kept at most,
 OBJECTS = 1 << 13  # bytes that Python takes for a plan beside its arrays, about
-SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
-BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
+SHARE = 1 / 8  # and of `workspaces.most` what their tables and small workspaces take
+BATCH = 8  # one in so many, or of so many bytes, goes at once where there is too much: they are sorted for that
 
 forgotten = 0  # how often `forget_all_plans` was called: what others keep of plans is then out of date
 
@@ -81,6 +81,7 @@ class PlanCache:
             if self.nbytes <= most and len(self.kept) <= self._count:
                 return
             count = self._count - (self._count // BATCH if len(self.kept) > self._count else 0)
+            most -= most // BATCH if self.nbytes > most else 0
             for old in sorted(self.kept, key=lambda k: self.kept[k].used)[:-1]:
                 if self.nbytes <= most and len(self.kept) <= count:
                     break
