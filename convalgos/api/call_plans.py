@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from convalgos.core.filter_patterns import UNSTRUCTURED
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem, Shape
+from convalgos.core.problem_views import on_map
 from convalgos.core.setting import setting
 from convalgos.select.ranker import Ranker, find_ranker
 
+LAYERS = 1024  # of which a problem is kept
 COMPUTED = (*DTYPES, *FLOAT8_DTYPES, *INTEGERS)  # types of x
 
 
@@ -44,7 +47,8 @@ def plan_for(
         if kept is not None:
             kept.used = next(_clock)
             return kept.plan
-        made = _made(x_shape, w_shape, stride, padding, dilation, groups, *others)
+        layer = _layer(len(x_shape), x_shape[1], *key[1:])
+        made = _made(layer, x_shape, w_shape, stride, padding, dilation, groups, *others)
         _plans.add(key, made)
         return made
     return plan_for(*hashable)  # outside of the handler: what this refuses is one error, not two
@@ -64,7 +68,15 @@ _plans = PlanCache()
 _kept, _clock = _plans.kept, _plans.clock
 
 
+@lru_cache(LAYERS)
+def _layer(*arguments: Any) -> list[ConvProblem]:
+    """Of all but the sizes of the maps in the arguments of calls: the problem of the first of them, once it is
+    there."""
+    return []
+
+
 def _made(
+    layer: list[ConvProblem],
     x_shape: Shape,
     w_shape: Shape,
     stride: Any,
@@ -85,13 +97,18 @@ def _made(
     weights_constant: bool = False,
     pattern: str = UNSTRUCTURED,
 ) -> Plan:
-    of_x, of_w = dtypes if isinstance(dtypes, tuple) else (dtypes, dtypes)
-    check_dtype("x", of_x)
-    problem = ConvProblem(
-        x_shape, w_shape, stride, padding, dilation, groups,
-        mode=mode, layout=layout, dtype=of_x.name, direction=direction, w_dtype=of_w.name,
-        boundary=boundary, fill_value=fill_value, pattern=pattern,
-    )  # fmt: skip
+    if layer:
+        problem = on_map(layer[0], x_shape)
+    else:
+        of_x, of_w = dtypes if isinstance(dtypes, tuple) else (dtypes, dtypes)
+        check_dtype("x", of_x)
+        problem = ConvProblem(
+            x_shape, w_shape, stride, padding, dilation, groups,
+            mode=mode, layout=layout, dtype=of_x.name, direction=direction, w_dtype=of_w.name,
+            boundary=boundary, fill_value=fill_value, pattern=pattern,
+        )  # fmt: skip
+        if problem.is_zero_padded and not isinstance(padding, str):  # else sizes may change the padding
+            layer.append(problem)
     return planning.plan(
         problem, device, algorithm, weights_constant=weights_constant,
         strict_nan=strict_nan, max_rel_error=max_rel_error, selector=ranker[0] if ranker else None,

@@ -208,6 +208,10 @@ class Algorithm(ABC):
         """Predicted seconds to prepare the filter."""
         return packing_seconds(problem.w_bytes)
 
+    def least_prepare(self) -> float:
+        """A lower bound of `prepare_cost` of any filter."""
+        return PREPARE_CALL if type(self).prepare_cost is Algorithm.prepare_cost else 0.0
+
     def filter_bytes(self, problem: ConvProblem) -> int:
         """Of the prepared filter."""
         return problem.w_bytes

@@ -17,7 +17,7 @@ from convalgos.core.choice import NOT_CHOSEN, Choice
 from convalgos.core.epilogue import Activation, ActivationLike
 from convalgos.core.laid_arrays import as_laid, copy_into, is_laid, lies_whole
 from convalgos.core.plan_arrays import PlanArrays, numpy_dtype
-from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
+from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter, shared_key
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.core.tabular import Tabular
@@ -89,7 +89,9 @@ class Plan(PlanArrays, Tabular, ABC):
     @cached_attribute
     def _key(self) -> FilterKey:
         """What filters are prepared for; found when it is first asked for, from the complete plan."""
-        return FilterKey(self.algorithm, self.filter_form(), self._filter_device)
+        form = self.filter_form()
+        key = FilterKey(self.algorithm, form, self._filter_device)
+        return shared_key(key) if type(form) is FilterForm else key
 
     @property
     def computing(self) -> Plan:

@@ -147,6 +147,7 @@ def _dtypes_of(sums_integers: bool, *names: tuple[str, str]) -> dict[str, np.dty
     }
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype of a problem's dtype; NumPy has not all, and binary values are int8."""
     if name in OF_ML_DTYPES:

@@ -18,9 +18,10 @@ from convalgos.core.forks import guarded
 from convalgos.core.plan import Plan
 from convalgos.core.setting import Setting, setting
 
-COUNT = 256  # plans that are kept at most,
-SHARE = 1 / 4  # and of `workspaces.most` what their tables and small workspaces take
-BATCH = 8  # one in so many goes at once where there are too many: they are sorted for that
+COUNT = 2048  # plans that are kept at most,
+OBJECTS = 1 << 13  # bytes that Python takes for a plan beside its arrays, about
+SHARE = 1 / 8  # and of `workspaces.most` what their tables and small workspaces take
+BATCH = 8  # one in so many, or of so many bytes, goes at once where there is too much: they are sorted for that
 
 forgotten = 0  # how often `forget_all_plans` was called: what others keep of plans is then out of date
 
@@ -80,6 +81,7 @@ class PlanCache:
             if self.nbytes <= most and len(self.kept) <= self._count:
                 return
             count = self._count - (self._count // BATCH if len(self.kept) > self._count else 0)
+            most -= most // BATCH if self.nbytes > most else 0
             for old in sorted(self.kept, key=lambda k: self.kept[k].used)[:-1]:
                 if self.nbytes <= most and len(self.kept) <= count:
                     break
@@ -112,24 +114,28 @@ def also_forget(forget: Callable[[], None]) -> None:
 
 
 def weight(plan: Plan) -> int:
-    """Bytes of the arrays that a plan holds, and of a workspace that is not counted by itself."""
-    small = plan.workspace_bytes if plan.workspace_bytes < workspaces.LARGE else 0
-    return small + _held(plan, set())
+    """Bytes of a plan, of the arrays that it holds, and of a workspace that is not counted by itself."""
+    nbytes = OBJECTS + (plan.workspace_bytes if plan.workspace_bytes < workspaces.LARGE else 0)
+    seen: set[int] = set()  # arrays and plans, each of which counts once
+    waiting: list[Any] = [plan]  # what is reached through attributes and containers
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if kind in _holds_none:
+            continue
+        if kind is dict:
+            waiting.extend(value.values())
+        elif kind is list or kind is tuple:
+            waiting.extend(value)
+        elif not issubclass(kind, np.ndarray | Plan):
+            _holds_none.add(kind)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            if isinstance(value, np.ndarray):
+                nbytes += value.nbytes
+            else:
+                waiting.extend([v for name, v in vars(value).items() if name != "_free"])
+    return nbytes
 
 
-def _held(value: Any, seen: set[int]) -> int:
-    """Bytes of the arrays that can be reached through attributes and containers, each once."""
-    kind = type(value)
-    if isinstance(value, np.ndarray):
-        if id(value) in seen:
-            return 0
-        seen.add(id(value))
-        return value.nbytes
-    if kind is list or kind is tuple or kind is dict:
-        return sum(_held(v, seen) for v in (value.values() if kind is dict else value))
-    if isinstance(value, Plan):
-        if id(value) in seen:
-            return 0
-        seen.add(id(value))
-        return sum(_held(v, seen) for name, v in vars(value).items() if name != "_free")
-    return 0
+_holds_none: set[type] = {int, str, bool, type(None)}  # classes of which no array is reached

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from convalgos.core.cached_attribute import cached_attribute
@@ -59,6 +60,12 @@ class FilterKey:
 
     def __str__(self) -> str:
         return f"{self.algorithm} on {self.form}" + ("" if self.device == "cpu" else f" on {self.device}")
+
+
+@lru_cache(4096)
+def shared_key(key: FilterKey) -> FilterKey:
+    """The one of all keys that are equal: what was prepared for one plan is found by the next one's."""
+    return key
 
 
 class PreparedFilter:

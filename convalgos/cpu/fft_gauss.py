@@ -75,6 +75,9 @@ class FftGauss(Algorithm):
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else spectral_cost.spectrum_seconds(gauss_blocking(problem))
 
+    def least_prepare(self) -> float:
+        return spectral_cost.SPECTRUM_CALL
+
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else gauss_blocking(problem).filter_bytes
 

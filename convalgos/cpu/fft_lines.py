@@ -228,6 +228,9 @@ class FftLines(Algorithm):
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return SPECTRUM_CALL + problem.K * self._cut(problem).n * SPECTRUM_ELEMENT
 
+    def least_prepare(self) -> float:
+        return SPECTRUM_CALL
+
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else problem.K * self._cut(problem).n * problem.itemsize
 

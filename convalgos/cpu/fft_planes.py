@@ -252,6 +252,9 @@ class FftPlanes(Algorithm):
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else SPECTRUM_CALL + self.filter_bytes(problem) / SPECTRUM_RATE
 
+    def least_prepare(self) -> float:
+        return SPECTRUM_CALL
+
     def filter_bytes(self, problem: ConvProblem) -> int:
         cut, lanes = None if problem.is_empty else self._cut(problem), simd.lanes(problem.itemsize)
         return 0 if cut is None else problem.K * _spectrum_elements(cut, lanes) * problem.itemsize

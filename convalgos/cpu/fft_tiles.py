@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, room_for_few
+from convalgos.core.algorithm import PREPARE_CALL, Algorithm, room_for_few
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine, cache_sizes
@@ -320,6 +320,9 @@ class FftTiles(ReadsBorders, Algorithm):
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return one_spectral_box(problem, self.t, 1).granule[3 - problem.ndim :]
+
+    def least_prepare(self) -> float:
+        return 2 * PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from convalgos.core.algorithm import Algorithm, error_of_sums
+from convalgos.core.algorithm import PREPARE_CALL, Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -236,6 +236,9 @@ class Im2col(Algorithm):
             product = max(p.flops / rate, filters)  # of few pixels no more than to read them
             calls = cut.blocks * (1 + p.groups)
         return calls * GEMM_CALL[self.gemm] + filling + product + _memory(p, machine)
+
+    def least_prepare(self) -> float:
+        return PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         turned = self.gemm == "mkl" and problem.layout == "channels_last"

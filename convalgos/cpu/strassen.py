@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.algorithm import Algorithm, error_of_sums, packing_seconds
+from convalgos.core.algorithm import PREPARE_CALL, Algorithm, error_of_sums, packing_seconds
 from convalgos.core.layouts import BLOCKS, PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -80,6 +80,9 @@ class Strassen(Algorithm):
         share = OF_BLOCKS if problem.y_layout in BLOCKS else 1.0
         sums = packed_blocking.seconds(cycles, problem, machine)
         return CALL + machine.launch + AMONG_LAYERS + share * sums
+
+    def least_prepare(self) -> float:
+        return PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return packing_seconds(problem.w_bytes + self.filter_bytes(problem))

@@ -52,7 +52,7 @@ def search(
             if len(forms) > 1:
                 least = min(least, algorithm.least(forms[0], machine))
             if least < math.inf:
-                outputs = 1
+                least, outputs = least + share * algorithm.least_prepare(), 1
                 if per_output:
                     outputs = filled_outputs(problem, algorithm.granule(algorithm.computed(problem)))
                 what = SEARCHES if algorithm.searches else READY
@@ -66,6 +66,7 @@ def search(
             continue
         least = min([family[0].least_of_all(form, machine) for form in forms])
         if least < math.inf:
+            least += share * min([a.least_prepare() for a in family]) if share else 0.0
             heappush(queue, (least, next(turns), FAMILY, (family, forms)))
 
     found: list[tuple[float, str, Any]] = []  # (by what they are compared, id, the rest of a candidate)
@@ -78,7 +79,7 @@ def search(
         algorithm, outputs = waiting
         computed = problem if as_it_is else algorithm.computed(problem)
         if what == SEARCHES:
-            closer = algorithm.closely(computed, machine) / outputs
+            closer = (algorithm.closely(computed, machine) + share * algorithm.least_prepare()) / outputs
             heappush(queue, (max(bound, closer), turn, READY, waiting))
             continue
         algorithm = within(algorithm, computed, constraints)

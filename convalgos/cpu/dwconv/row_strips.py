@@ -17,6 +17,8 @@ import numpy as np
 from convalgos.cpu.dwconv.shifted_rows import before, behind, loaded_vectors
 from convalgos.cpu.dwconv.tap_passes import PASS_ROWS
 
+MANY_ROWS = 64  # of taps, from which on more of them are more passes of the largest size
+
 
 class Strips(NamedTuple):
     """Of the outputs range(first, end): first outputs of strips of one kind.
@@ -194,9 +196,18 @@ class Columns:
         return np.asarray((np.int64(1) << high) - (np.int64(1) << low))
 
 
-@lru_cache(64)
 def pass_sizes(rows: int, step: int) -> list[int]:
-    """Rows of taps that are summed at a time, from the largest on: few passes, and even ones."""
+    """Rows of taps that are summed at a time, from the largest on: few passes, and even ones.
+
+    Of many rows most passes are of the largest size, however many there are.
+    """
+    largest = PASS_ROWS[step][0]
+    more = max(0, rows - MANY_ROWS) // largest
+    return [largest] * more + _sizes_of_few(rows - more * largest, step)
+
+
+@lru_cache(3 * (MANY_ROWS + 8))
+def _sizes_of_few(rows: int, step: int) -> list[int]:
     best = [(0, 0, -rows)]  # of so many rows: passes, the largest of them, and less the smallest
     last = [0]  # and one of them
     for total in range(1, rows + 1):

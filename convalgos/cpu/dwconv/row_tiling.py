@@ -275,6 +275,7 @@ def _folded_cycles(c: RowTiling, vectors: int) -> float:
     full, rest = divmod(s, c.period)
     tile = float(TILE_CYCLES + 3 * lanes_rows)
     for taps, columns in ((full + 1, rest), (full, c.period - rest)):
-        for size in pass_sizes(taps, 1) if columns else ():
-            tile += columns / s * _pass_cycles(c, lanes_rows, 1, 1, size)
+        sizes = pass_sizes(taps, 1) if columns else []
+        for size in dict.fromkeys(sizes):
+            tile += sizes.count(size) * columns / s * _pass_cycles(c, lanes_rows, 1, 1, size)
     return vectors / lanes_rows * tile

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
+from convalgos.cpu.gemm.offset_tables import VARIANTS, tables_of_offsets
 from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.layout.copied_borders import border_tables
 from convalgos.cpu.layout.strides import first_output, map_strides
@@ -120,28 +120,18 @@ class Blocks:
         n, _, d, h, w = self.strides
         strides = (n, d * (1 if self.copied and p.kernel[0] == 1 else p.stride[0]),
                    h * (1 if self.copied and p.kernel[1] == 1 else p.stride[1]), w * p.stride[2])  # fmt: skip
-        table = np.zeros((16, self.pixels + spare), np.int64)
-        made: dict[tuple[int, ...], int] = {}  # by outputs: most blocks can be short in few dimensions
-        for variant, counts in enumerate(short_blocks(sizes, totals)):
-            if (same := made.setdefault(counts, variant)) != variant:
-                table[variant] = table[same]
-                continue
-            along = [np.arange(n) * s for n, s in zip(counts, strides, strict=True)]
-            offsets = reduce(np.add.outer, along).ravel()
-            table[variant, : offsets.size] = offsets
-            table[variant, offsets.size :] = offsets[-1]
-        return table
+        return tables_of_offsets((1, *sizes), (1, *totals), (0, *strides), self.pixels + spare, VARIANTS)
 
-    def tap_offsets(self, by_channel: bool) -> np.ndarray:
-        """(taps,) input offsets: channels outermost, as in a filter, or innermost, as channels last."""
+    def tap_offsets(self, by_channel: bool, spare: int = 0) -> np.ndarray:
+        """(taps + spare,) input offsets: channels outermost, as in a filter, or innermost, as channels last.
+        Spare ones are that of the last tap."""
         p = self.problem
         _, c, *spatial = self.strides
-        block, lane = np.divmod(np.arange(p.w_shape[1]), BLOCKS.get(p.layout, 1))
-        channels = block * BLOCKS.get(p.layout, 1) * c + lane
-        along = [np.arange(r) * s * e for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
-        taps = reduce(np.add.outer, along).ravel()
-        outer, inner = (channels, taps) if by_channel else (taps, channels)
-        return np.add.outer(outer, inner).ravel().astype(np.int64)
+        together = BLOCKS.get(p.layout, 1)
+        blocks = [(-(-p.w_shape[1] // together), together * c), (min(together, p.w_shape[1]), 1)]
+        taps = [(r, s * e) for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
+        counts, strides = zip(*(blocks + taps if by_channel else taps + blocks), strict=True)
+        return tables_of_offsets(counts, counts, strides, p.gemm_k + spare)[0]
 
 
 def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:

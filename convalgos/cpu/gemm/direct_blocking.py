@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, packed_blocking, panels
@@ -29,12 +30,12 @@ class DirectBlocking(dealt_panels.DealtPanels, Blocks):
     panels: int
     filter_parts: int  # into which the filters are cut to feed all threads
 
-    @property
+    @cached_attribute
     def parts_first(self) -> bool:
         """Whether threads get parts of the filters rather than blocks."""
         return _dealt(self.problem).parts_first
 
-    @property
+    @cached_attribute
     def scratch_bytes(self) -> int:
         """Per task: input, then [pixel][panel] sums with spare rows for the tail of the micro-kernel."""
         sums = (self.pixels + 2 * self.rows + simd.lanes(self.problem.itemsize)) * self.panel
@@ -78,7 +79,7 @@ def direct_fields(cut: DirectBlocking) -> dict[str, Any]:
         **cut.fields(), "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
         "chunk": panels.chunk(p.gemm_k), "tasks": plan_threads(),
         "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
-        "offsets": microkernel.padded_for_prefetch(cut.tap_offsets(by_channel=not last)),
+        "offsets": cut.tap_offsets(by_channel=not last, spare=microkernel.PREFETCH_TAPS),
         "load_c": 1 if last else p.w_shape[1], "last": int(last),
         "scratch_stride": cut.scratch_bytes, "stream": int(panels.streams_panels(p)),
         "store_run": panels.store_run(size, lanes), **kernels,
@@ -167,9 +168,12 @@ def _even_rows(images: int, block: tuple[int, int, int], rows: int) -> int:
 def _busiest(sizes: Sizes, block: Sizes, rows: int, dealt: Dealt, parts: int, threads: int) -> float:
     """Work of the busiest thread, in outputs of all filters, with what each block costs beside them."""
     pixels = [1] * dealt.groups  # of every block, the last ones of each dimension being cut short
+    whole = math.prod(size for size, along in zip(sizes, block, strict=True) if along >= size)
     for size, along in zip(sizes, block, strict=True):
-        pixels = [n * m for n in pixels for m in block_lengths(size, along)]
+        if along < size:
+            pixels = [n * m for n in pixels for m in block_lengths(size, along)]
     # in parts of filters, with the spare rows of tiles
+    pixels = [n * whole for n in pixels]
     work = [max(n, -(-n // rows) * (rows - 1)) + BLOCK_OUTPUTS * parts for n in pixels]
     if dealt.parts_first:
         return busiest(work * parts, 1, threads) / parts

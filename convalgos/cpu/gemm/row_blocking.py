@@ -13,15 +13,13 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-import numpy as np
-
 from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.gemm import packed_blocking
-from convalgos.cpu.gemm.blocking import block_lengths, busiest, short_blocks
+from convalgos.cpu.gemm.blocking import block_lengths, busiest
 from convalgos.cpu.layout import streaming, strided_rows
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 from convalgos.cpu.vectors import microkernel, simd
@@ -64,7 +62,7 @@ class RowBlocking:
 
     # --- input in scratch: [c][d][h][phase][pitch] -------------------------------------------
 
-    @property
+    @cached_attribute
     def steps(self) -> tuple[int, int]:
         """Input slices and rows between those copied: where there is one tap, only those it reads."""
         p = self.problem
@@ -94,7 +92,7 @@ class RowBlocking:
         columns: int = self.block[2] + (p.kernel_extent[2] - 1) // p.stride[2]
         return -(-columns // self.lanes) * self.lanes
 
-    @property
+    @cached_attribute
     def strides(self) -> tuple[int, int, int, int]:
         """Elements between neighbours along (N, C, D, H) of scratch.
 
@@ -116,7 +114,7 @@ class RowBlocking:
 
     # --- output ------------------------------------------------------------------------------
 
-    @property
+    @cached_attribute
     def rows(self) -> int:
         """Filters of the micro-kernel: tiles of so many and of one less make up those of a group."""
         return -(-self.problem.gemm_n // self.tiles)
@@ -126,12 +124,12 @@ class RowBlocking:
         """Of the filters of a group."""
         return _tiles_of(self.problem.gemm_n, self.vectors)
 
-    @property
+    @cached_attribute
     def streams(self) -> bool:
         """Whether y is too large for the caches, and stored around them."""
         return streams_pixels(self.problem)
 
-    @property
+    @cached_attribute
     def staged(self) -> int:
         """Elements of a row of finished pixels in scratch, before they go to y; 0 where they go at once."""
         if not (self.streams or self.images > 1):
@@ -297,54 +295,3 @@ def _piece(pixels: int, height: int, width: int, kernel: _KernelRows, lanes: int
         return read * (piece * kernel.stride + BEGIN_ROW) / (rows * piece)
 
     return min(pieces, key=copied)
-
-
-def block_tables(cut: RowBlocking) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each way of being cut short, (16,): the vectors of a block; (16, vectors + spare) each: where
-    they start in scratch, where their pixels go (in y, or in the staged row), and how many these are.
-    """
-    p, lanes = cut.problem, cut.lanes
-    sizes = (cut.images, *cut.block)
-    totals = (p.N, *p.spatial_out)
-    _, _, d, h = cut.strides
-    d *= p.stride[0] if cut.steps[0] == 1 else 1
-    h *= p.stride[1] if cut.steps[1] == 1 else 1
-    length = cut.vectors_of + cut.vectors
-    starts, places, counts = (np.zeros((16, length), np.int64) for _ in range(3))
-    vectors = np.zeros(16, np.int64)
-    made: dict[tuple[int, ...], int] = {}  # by outputs: most blocks can be short in few dimensions
-    for variant, outputs in enumerate(short_blocks(sizes, totals)):
-        if (same := made.setdefault(outputs, variant)) != variant:
-            for table in (vectors, starts, places, counts):
-                table[variant] = table[same]
-            continue
-        images, slices, rows, columns = outputs
-        width = images * columns
-        o, i, q = (
-            g.ravel() for g in np.meshgrid(range(slices), range(rows), range(0, width, lanes), indexing="ij")
-        )  # (vectors,) each
-        count = vectors[variant] = q.size
-        starts[variant, :count] = o * d + i * h + q
-        starts[variant, count:] = starts[variant, 0]
-        if cut.staged:
-            places[variant, :count] = (o * rows + i) * width + q
-        else:
-            places[variant, :count] = (o * p.spatial_out[1] + i) * p.spatial_out[2] + q
-        if cut.staged or columns == p.spatial_out[2]:  # what is stored behind a row, the next one overwrites
-            counts[variant, :count] = np.minimum(lanes, slices * rows * width - (o * rows + i) * width - q)
-        else:
-            counts[variant, :count] = np.minimum(lanes, width - q)
-    return vectors, starts, places, counts
-
-
-def offsets(cut: RowBlocking) -> np.ndarray:
-    """(taps,) offsets in scratch, channels outermost."""
-    p = cut.problem
-    _, c, d, h = cut.strides
-    column = np.arange(p.kernel[2]) * p.dilation[2]
-    column = column % p.stride[2] * cut.phase + column // p.stride[2]  # (S,)
-    channel = np.arange(p.w_shape[1]) * c
-    slice_ = np.arange(p.kernel[0]) * p.dilation[0] * d
-    row = np.arange(p.kernel[1]) * p.dilation[1] * h
-    taps = channel[:, None, None, None] + slice_[:, None, None] + row[:, None] + column  # (C, T, R, S)
-    return np.asarray(taps, np.int64).ravel()

@@ -10,8 +10,9 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_zeros, whole_lines
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import row_panels
-from convalgos.cpu.gemm.row_blocking import RowBlocking, block_tables, offsets, row_blocking
+from convalgos.cpu.gemm.row_blocking import RowBlocking, row_blocking
 from convalgos.cpu.gemm.row_driver import PIXELS_ARGUMENTS, store_staged, sum_row_blocks
+from convalgos.cpu.gemm.row_tables import row_tables
 from convalgos.cpu.layout import half_rows, strided_rows
 from convalgos.cpu.layout.copied_borders import border_tables
 from convalgos.cpu.runtime.half import in_float32
@@ -42,7 +43,6 @@ class PixelRowsPlan(KernelPlan):
         else:
             copier = strided_rows.row_copier(size, lanes, p.stride[2], cut.kept)
         tasks = plan_threads()
-        vectors, starts, places, counts = block_tables(cut)
         pixels_out = math.prod(p.spatial_out)
         s_n, s_c, s_d, s_h = cut.strides
         of_task = row_scratch_bytes(cut, weight_step > 0)
@@ -51,8 +51,7 @@ class PixelRowsPlan(KernelPlan):
             "size": size, "map_size": of_map, "n": p.N, "images": cut.images,
             "channels": p.w_shape[1], "filters": p.gemm_n, "groups": p.groups, "parts": cut.filter_parts,
             "tiles": cut.tiles, "taps": p.gemm_k, "tasks": tasks,
-            "offsets": microkernel.padded_for_prefetch(offsets(cut)), "vectors": vectors,
-            "starts": starts, "places": places, "counts": counts, "table_length": starts.shape[1],
+            **row_tables(cut),
             "x_n": p.C * math.prod(p.spatial), "x_c": math.prod(p.spatial),
             "step_d": cut.steps[0], "step_h": cut.steps[1], "s_n": s_n, "s_c": s_c, "s_d": s_d, "s_h": s_h,
             "phase": cut.phase, "kept": cut.kept, "input_bytes": cut.input_elements * size,

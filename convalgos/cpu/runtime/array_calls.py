@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from convalgos.core.plan import numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.half import widen_bias
+from convalgos.cpu.runtime.records import record_of_words
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, external, pointer
 
 # Bytes from the first one of an object to what tells its type, and of an array to its fields
@@ -158,17 +160,18 @@ class Taken:
         types.append("int32" if problem.sums_integers else types[1])  # of a bias
         self.dtypes = x_dtype, y_dtype, bias_dtype = [numpy_dtype(name) for name in types]
         half = {"float16": HALF, "bfloat16": BRAIN}.get(types[2], AS_IT_IS)
-        self._parts = [np.array(part, np.int64) for part in (x_shape, y_shape, (problem.bias_size,), steps)]
-        x_sizes, y_sizes, bias_sizes, pairs = (part.ctypes.data for part in self._parts)
-        counts = (int(part.prod()) for part in self._parts[:3])
-        x_bytes, y_bytes, bias_bytes = (n * t.itemsize for n, t in zip(counts, self.dtypes, strict=True))
+        ndim, bias_size = len(x_shape), problem.bias_size
+        sizes = [*x_shape, *y_shape, bias_size, *(n for step in steps for n in step)]
+        self._sizes = np.array(sizes, np.int64)
+        at = jit.data_address()(self._sizes)
         values = (
-            id(np.ndarray), id(x_dtype), len(x_shape), x_sizes, x_bytes, id(y_dtype), len(y_shape), y_sizes,
-            y_bytes, id(bias_dtype), bias_sizes, bias_bytes, half, no_bias, jit.launch_address(), pairs,
-            len(steps),
+            id(np.ndarray), id(x_dtype), ndim, at, math.prod(x_shape) * x_dtype.itemsize, id(y_dtype),
+            len(y_shape), at + 8 * ndim, math.prod(y_shape) * y_dtype.itemsize, id(bias_dtype),
+            at + 8 * (ndim + len(y_shape)), bias_size * bias_dtype.itemsize, half, no_bias,
+            jit.launch_address(), at + 8 * (ndim + len(y_shape) + 1), len(steps),
         )  # fmt: skip
-        self.record = np.array([values], CALL)
-        self.address = self.record.ctypes.data
+        self.record = record_of_words(CALL, values)
+        self.address = jit.data_address()(self.record)
 
 
 @functools.cache

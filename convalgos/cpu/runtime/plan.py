@@ -36,7 +36,7 @@ from convalgos.cpu.runtime import array_calls, half, jit
 from convalgos.cpu.runtime.array_pass import ArrayPass, CompiledPass
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
 from convalgos.cpu.runtime.rebinding import RUN_FIELDS, W_AT, X_AT, Y_AT, Rebinding, RunSettings
-from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record
+from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record, record_of_words
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
@@ -119,9 +119,9 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         if len(known) != len(names) or not all(map(known.__contains__, names)):
             different = sorted(known.keys() ^ {*names})
             raise ValueError(f"{algorithm.id}: record and values differ in {different}")
-        self._tables = {name: value for name, value in known.items() if type(value) is np.ndarray}
-        row = known | {name: address_of_table(name, table) for name, table in self._tables.items()}
-        self.record = np.array([tuple(row[name] for name in names)], record)
+        self._tables = {name: value for name, value in values.items() if type(value) is np.ndarray}
+        known |= {name: address_of_table(name, table) for name, table in self._tables.items()}
+        self.record = record_of_words(record, list(map(known.__getitem__, names)))
         self.steps, self._passes = tuple(steps), tuple(passes)
         self._parallel = worth_sharing(problem)
         self.scratch_bytes = scratch_bytes
@@ -132,7 +132,7 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         self._only_launches = self._only_launches and problem.direction != "backward_weights"
         lanes = simd.lanes(half.computed_bytes(problem))
         self._no_bias = _zeros((-(-problem.bias_size // lanes) + 1) * lanes, problem.compute_dtype)
-        self._no_bias_address = self._no_bias.ctypes.data
+        self._no_bias_address = self._address(self._no_bias)
         self._where = None if problem.direction == "backward_weights" else self._address
 
     def resized(

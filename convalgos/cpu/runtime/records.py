@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -56,10 +56,25 @@ def copy_of_record(record: np.ndarray) -> np.ndarray:
     return np.ndarray(1, record.dtype, record.view(WORD).copy())
 
 
-def record_of_words(fields: np.dtype, values: Sequence[int]) -> np.ndarray:
-    """(1,) a record of int64 fields with these values, in a quarter of the time that NumPy takes."""
+def record_of_words(fields: np.dtype, values: Sequence[Any]) -> np.ndarray:
+    """(1,) a record of int64 fields with these values, in a quarter of the time that NumPy takes.
+
+    Args:
+        values: of a record within it a tuple.
+    """
+    if len(values) * WORD.itemsize != fields.itemsize:
+        values = list(_words(values))
     assert len(values) * WORD.itemsize == fields.itemsize, "a value for each field"
     return np.ndarray(1, fields, np.array(values, WORD))
+
+
+def _words(values: Iterable[Any]) -> Iterator[int]:
+    """The values of a record, those of records within it in their places."""
+    for value in values:
+        if type(value) is tuple:
+            yield from _words(value)
+        else:
+            yield value
 
 
 def empty_record(fields: np.dtype) -> np.ndarray:

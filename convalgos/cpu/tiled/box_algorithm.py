@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from convalgos.core.algorithm import Algorithm
+from convalgos.core.algorithm import PREPARE_CALL, Algorithm
 from convalgos.core.machine import Machine
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
@@ -40,6 +40,9 @@ class BoxAlgorithm(Algorithm):
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return search.in_one_box(BoxSchedule, problem, self.m, self.r, 1).granule[3 - problem.ndim :]
+
+    def least_prepare(self) -> float:
+        return 2 * PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds

@@ -305,11 +305,11 @@ class WeightBoxPlan(KernelPlan):
             launch(WRITE, group * each)
 
 
-def _record(cut: BoxSizes, input_tiles: int) -> tuple[np.void, list[np.ndarray]]:
-    """The record of `read_box` on some tiles, and the tables whose addresses stand in it."""
+def _record(cut: BoxSizes, input_tiles: int) -> tuple[tuple[int, ...], list[np.ndarray]]:
+    """The words of the record of `read_box` on some tiles, and the tables whose addresses stand in it."""
     record = np.zeros(1, BOX_ARGUMENTS)
     values = box_values(cut) | {"input_tiles": input_tiles}
     tables = [v for v in values.values() if isinstance(v, np.ndarray)]
     for name, value in values.items():
         record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-    return record[0], tables
+    return tuple(record.view(np.int64).tolist()), tables
