@@ -55,8 +55,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             fill = fillvalue.item() if isinstance(fillvalue, np.generic) else fillvalue
             if type(mode) is type(boundary) is str and not other:
                 if type(fill) in FILLS and abs(fill) < LARGEST_FILL:
-                    options = mode, boundary, fill, type(fill)
-                    y = _called(in1, in2, correlates, _bordered, *options, at_once=False)
+                    y = _called(in1, in2, correlates, _bordered, False, mode, boundary, fill, type(fill))
                     if y is not None:
                         return y
                 images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
@@ -78,7 +77,7 @@ def convolved_small(
     """
     if type(mode) is not str:
         return None
-    return _called(in1, in2, correlates, _unbordered, mode, at_once=at_once)
+    return _called(in1, in2, correlates, _unbordered, at_once, mode)
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
@@ -88,7 +87,7 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def short(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto", **other: Any) -> Any:
             if method in ("auto", "direct") and not other:
-                y = convolved_small(in1, in2, mode, correlates, at_once=False)
+                y = convolved_small(in1, in2, mode, correlates, False)
                 if y is not None:
                     return y
                 if are_booleans(in1, in2):
@@ -143,8 +142,7 @@ def _has_many_axes(in1: Any, in2: Any) -> bool:
 
 
 def _called(
-    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], *options: Any,
-    at_once: bool = True,
+    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], at_once: bool, *options: Any
 ) -> np.ndarray | None:  # fmt: skip
     """What is kept for two arrays and some options, called with them in their common type; None without it.
 
