@@ -16,7 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.booleans import convolved_booleans
 from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
-from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
+from convalgos.signal.modes import MODES, MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
@@ -160,7 +160,7 @@ def _called(
     key = x.shape, w.shape, id(dtype), correlates, options
     known = known_calls[key]
     if known is UNKNOWN:
-        if not at_once and _is_tiny(x, w, make, options[0]) and is_new(key, 1, 2):
+        if not at_once and _is_tiny(in1, in2, make, options[0]) and is_new(key, 1, 2):
             return None
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
@@ -181,11 +181,16 @@ def _called(
 
 
 def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mode: str) -> bool:
-    """Whether sums for which nothing is kept take less time than to make what is kept."""
+    """Whether ways for which nothing is kept take less time than to make what is kept.
+
+    SciPy turns results around, without a copy, where the second array is the larger one.
+    """
     if x.ndim < 2:
-        return is_tiny_line(x, w)
-    bordered = make is _bordered and x.ndim == w.ndim and mode != "valid"
-    return bordered and products_summed(x.shape, w.shape, mode) <= TINY
+        return x.dtype is w.dtype and is_tiny_line(x, w)
+    if x.ndim != w.ndim or mode not in MODES or larger(x.shape, w.shape) != 0:
+        return False
+    most = TINY if make is _bordered else FEW_OF_VOLUMES if x.ndim > 2 else FEW
+    return products_summed(x.shape, w.shape, mode) <= most
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
