@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.core.plan_cache import also_forget
 from convalgos.core.setting import setting
 from convalgos.signal.convolution import convolve
 from convalgos.signal.mixed_types import FLOATING
@@ -22,7 +21,6 @@ KEPT = 1 << 22  # bytes of answers
 DIGITS = 4  # of sizes, in binary, by which the faster method is told
 LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
 _known = SizeCache(KEPT)  # answers, by what they depend on
-also_forget(_known.clear)
 _arange = np.arange  # looked up once: this is most of what takes time here
 
 

@@ -23,7 +23,7 @@ BYTES_OF_SIGNAL = 1 << 20  # of one signal, which is copied; Sapphire Rapids
 VECTORS, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # that are multiplied, and of what is laid out; Sapphire Rapids
 # Elements of a signal and a filter, and products of other numbers than floats; Zen 4
 TINY_LINE, TINY_PRODUCTS = 1 << 11, 1 << 14
-KEPT = 1 << 24  # bytes of calls that are kept
+KEPT = 1 << 26  # bytes of calls that are kept
 
 Function = Callable[..., Any]
 
