@@ -250,7 +250,7 @@ def _are_few(x: np.ndarray, taps: int, up: int, down: int, axis: int) -> bool:
     """Whether SciPy resamples signals before a compiled call is made for them."""
     if not x.size or not taps or up < 1 or down < 1:
         return False
-    outputs = x.size // x.shape[axis] * ((x.shape[axis] * up + taps) // down)
+    outputs: int = x.size // x.shape[axis] * ((x.shape[axis] * up + taps) // down)
     return outputs * -(-taps // up) <= PRODUCTS_OF_NEW
 
 
