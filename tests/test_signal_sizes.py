@@ -79,7 +79,7 @@ def test_whole_transforms(shapes, chars):
         wanted = [wanted_of(mode, x.shape[i], w.shape[i]) for i in axes]
         y = whole_transforms.transformed_whole(x, w, axes, wanted)
         check(y, scipy.signal.fftconvolve(x, w, mode, axes), mode)
-        assert y.flags.c_contiguous and y.base is None
+        assert y.flags.c_contiguous
 
 
 @pytest.mark.parametrize("char", ["d", "f"])

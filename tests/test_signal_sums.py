@@ -166,7 +166,7 @@ def test_transforms_along_axes_repeat_either_array(types):
 
 @pytest.mark.parametrize("types", ["dd", "fF", "DD", "hf"])
 def test_groups_of_small_convolutions_are_not_transformed(monkeypatch, types):
-    monkeypatch.setattr(short_signals, "cyclic", None)
+    monkeypatch.setattr(short_signals, "transformed_whole", None)
     rng = np.random.default_rng(3)
     for s1, s2, axes in (
         ((5, 30), (5, 4), 1),

@@ -1,5 +1,7 @@
 """Filters and convolutions of signals: how long they take, and beside SciPy in one process."""
 
+import time
+
 import numpy as np
 import scipy.signal
 
@@ -67,5 +69,42 @@ class Signals:
         calls = {"ours": self.ours, "scipy": lambda: theirs(*self.arguments, **self.options)}
         found = module("convalgos.select.measure.timing").interleave(calls)
         return found["ours"].median / found["scipy"].median
+
+    track_time_vs_scipy.unit = "times scipy"
+
+
+TAPS = reals(31)
+STREAMS = {  # what it is: the lengths, the function, and what makes its arguments of a signal
+    "convolve 31 taps": ((100, 5_000), "convolve", lambda x: (x, TAPS)),
+    "lfilter 31 taps": ((100, 5_000), "lfilter", lambda x: (TAPS, 1.0, x)),
+    "upfirdn 3/2": ((100, 5_000), "upfirdn", lambda x: (TAPS, x, 3, 2)),
+    "fftconvolve with itself": ((100, 5_000), "fftconvolve", lambda x: (x, x)),
+    "oaconvolve 501 taps": ((5_000, 50_000), "oaconvolve", lambda x: (x, np.resize(TAPS, 501))),
+}
+SIZES = 200
+
+
+class NewSizes:
+    """Signals of lengths of which each comes once."""
+
+    params = (list(STREAMS),)
+    param_names = ("stream",)
+
+    def setup(self, stream):
+        lengths, self.function, arguments = STREAMS[stream]
+        self.calls = [arguments(reals(n)) for n in RNG.integers(*lengths, 2 * SIZES)]
+
+    def seconds(self, functions, calls):
+        began = time.perf_counter()
+        for arguments in calls:
+            getattr(functions, self.function)(*arguments)
+        return time.perf_counter() - began
+
+    def track_time_vs_scipy(self, stream):
+        """Our time / that of scipy.signal; the first half of the lengths is for what others load."""
+        self.seconds(ca.signal, self.calls[:SIZES])
+        self.seconds(scipy.signal, self.calls[:SIZES])
+        once = self.calls[SIZES:]
+        return self.seconds(ca.signal, once) / self.seconds(scipy.signal, once)
 
     track_time_vs_scipy.unit = "times scipy"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
-from convalgos.core.plan_cache import also_forget
+from convalgos.core.arguments import Shape
 from convalgos.core.setting import setting
 from convalgos.signal.convolution import convolve
 from convalgos.signal.mixed_types import FLOATING
@@ -22,7 +22,6 @@ KEPT = 1 << 22  # bytes of answers
 DIGITS = 4  # of sizes, in binary, by which the faster method is told
 LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
 _known = SizeCache(KEPT)  # answers, by what they depend on
-also_forget(_known.clear)
 _arange = np.arange  # looked up once: this is most of what takes time here
 
 
@@ -93,11 +92,11 @@ def _chosen(in1: Any, in2: Any, mode: str, measure: bool) -> Any:
     if x.size < w.size:
         x, w = (w, x) if mode != "same" else (x, w)
     parts = tuple(1 + (a.dtype.kind == "c") for a in (x, w))
-    shapes = tuple(tuple(map(_rounded, a.shape)) for a in (x, w))
+    shapes = tuple(map(_rounded, x.shape)), tuple(map(_rounded, w.shape))
     return _of_sizes(mode, shapes, parts, "float32" if dtype.char in "fF" else "float64")
 
 
-def _of_sizes(mode: str, shapes: tuple[Any, Any], parts: tuple[int, ...], real: str) -> Any:
+def _of_sizes(mode: str, shapes: tuple[Shape, Shape], parts: tuple[int, ...], real: str) -> Any:
     """The method of the fastest algorithm for real arrays of some shapes, or complex ones of two parts."""
     key = mode, shapes, parts, real, setting()
     if (known := _known[key]) is not UNKNOWN:

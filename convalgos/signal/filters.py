@@ -25,6 +25,7 @@ from convalgos.signal.problems import all_finite
 from convalgos.signal.scipy_answers import or_scipy, plain
 from convalgos.signal.short_lines import of_short_lines
 
+TOLD_APART = 1e6  # largest power of a sample up to which SciPy's coefficients are the fit to 1e-9 in any case
 SINGULAR = 1e-7  # share by which SciPy's Savitzky-Golay coefficients may miss the fit: larger ones are no fit
 
 
@@ -257,11 +258,11 @@ def _between_mirrors(x: np.ndarray, axis: int, edge: int, padtype: str | None) -
     return np.moveaxis(np.concatenate([low, lines, high], -1), -1, axis)
 
 
-@lru_cache(64)
+@lru_cache(512)
 def _coefficients(window_length: int, polyorder: int, deriv: int, delta: float) -> np.ndarray:
     """(window_length,): SciPy's, where powers of samples tell polynomials apart, else those of `_fit`."""
     theirs = np.asarray(scipy.signal.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta))
-    if deriv > polyorder:
+    if deriv > polyorder or (window_length / 2) ** polyorder <= TOLD_APART:
         return theirs
     basis, values = _fit(window_length, polyorder, deriv, delta)
     ours: np.ndarray = (basis @ values[-1])[::-1]
@@ -281,7 +282,7 @@ def _ends(
     return [end @ basis @ values[rows].T for end, rows in zip(ends, at, strict=True)]
 
 
-@lru_cache(64)
+@lru_cache(512)
 def _fit(window_length: int, polyorder: int, deriv: int, delta: float) -> tuple[np.ndarray, np.ndarray]:
     """(window_length, polyorder + 1), orthonormal polynomials at the samples of a window, and
     (window_length + 1, polyorder + 1), their derivatives there and, in the last row, in the middle."""

@@ -14,12 +14,12 @@ import numpy as np
 
 from convalgos.core import recent_filters
 from convalgos.core.plan import Plan
-from convalgos.core.plan_cache import also_forget, weight
+from convalgos.core.plan_cache import weight
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
-from convalgos.signal.new_sizes import is_nearly_as_long, is_new, is_new_with_such_taps
+from convalgos.signal.new_sizes import forget_size, is_nearly_as_long, is_new, is_new_with_such_taps
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
@@ -27,10 +27,10 @@ PRODUCTS = 1 << 19  # from which on plans are faster than small calls; Sapphire 
 WAYS = ("cpu.depthwise.rows", "cpu.fft_lines")  # other plans are no faster than small calls
 SHARE = 1 / 8  # of a run that preparing a filter may take where it is prepared at once
 LIMITS = Constraints(deny="cpu.reference")
-KEPT = 1 << 24  # bytes of plans that are kept
-# Elements that are filtered before a size has a plan of its own, and before the next longer one of those has
-# that are kept for sizes that come seldom; and the digits of these, in binary; Zen 4
-PLANNED, PLANNED_LONGER, LONGER = 1 << 18, 1 << 14, 4
+KEPT = 1 << 26  # bytes of plans that are kept
+# Elements that are filtered before a size has a plan of its own, or of one call; those before the next longer
+# size has one of those that are kept for sizes that come seldom; and the digits of these, in binary; Zen 4
+PLANNED, LARGE, PLANNED_LONGER, LONGER = 1 << 20, 1 << 18, 1 << 14, 4
 
 
 class LinePlan(NamedTuple):
@@ -42,7 +42,6 @@ class LinePlan(NamedTuple):
 
 
 _known = SizeCache(KEPT)  # a `LinePlan`, or None where there is no plan that is faster
-also_forget(_known.clear)
 
 
 def filtered_lines(
@@ -68,8 +67,10 @@ def filtered_lines(
         if is_nearly_as_long(taps, n):
             if is_new_with_such_taps(n, taps, x.dtype.char):
                 return None
-        elif is_new(key, x.size, PLANNED):
+        elif x.size < LARGE and is_new(key, x.size, PLANNED):
             return _as_longer(x, h, padding, count)
+        else:
+            forget_size(key)  # if its plan is let go, it has to come as often again
         known = _kept(key)
     if known is None:
         return None

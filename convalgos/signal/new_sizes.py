@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from convalgos.core.plan_cache import also_forget
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
 PLANNED = 1 << 17  # elements that are transformed in about the time that planning takes; Zen 4
@@ -18,7 +17,6 @@ ALIKE, ASKED_ALIKE = 4, 16
 KEPT = 1 << 22  # bytes of sizes
 
 _asked = SizeCache(KEPT)  # elements of all calls of a size
-also_forget(_asked.clear)
 
 
 def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
@@ -33,6 +31,11 @@ def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
         return False
     _asked[key] = before + elements
     return True
+
+
+def forget_size(key: Any) -> None:
+    """Let a size be new again."""
+    _asked.pop(key, None)
 
 
 def is_nearly_as_long(taps: int, n: int) -> bool:

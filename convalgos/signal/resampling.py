@@ -174,7 +174,7 @@ def _low_pass(window: Any, up: int, down: int, dtype: np.dtype) -> np.ndarray | 
     return h.astype(dtype if dtype.kind in "fc" else np.float64) * up
 
 
-@lru_cache(64)
+@lru_cache(512)
 def _designed(window: Any, rate: int) -> np.ndarray:
     return np.asarray(scipy.signal.firwin(20 * rate + 1, 1.0 / rate, window=window))
 

@@ -49,11 +49,13 @@ def of_short_lines(
 # --- inside ----------------------------------------------------------------------------------
 
 
-@lru_cache(64)
+@lru_cache(256)
 def _matrix(taps: bytes, kind: str, n: int, low: int, boundary: str) -> tuple[np.ndarray, np.ndarray]:
     """(n, n), what each sample counts for in each output, and (n,), what the fill value does."""
     w = np.frombuffer(taps, kind)
     at = source_indices(boundary, n, low, w.size - 1 - low)  # (n + k - 1,)
     at = np.where(at == OUTSIDE, n, at)
-    weights = np.array([np.bincount(at[i : i + w.size], w, n + 1) for i in range(n)])  # (outputs, n + 1)
+    output = np.arange(n)[:, None]
+    place = output * (n + 1) + at[output + np.arange(w.size)]  # (outputs, taps), in the flat weights
+    weights = np.bincount(place.reshape(-1), np.tile(w, n), n * (n + 1)).reshape(n, n + 1)
     return weights[:, :n].T.astype(kind), weights[:, n]

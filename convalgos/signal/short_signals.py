@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.modes import larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_nearly_as_long, is_new_with_such_taps
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS
 from convalgos.signal.small_images import convolved_small
-from convalgos.signal.whole_transforms import ONE_THREAD, cyclic, transformed_whole
+from convalgos.signal.whole_transforms import ONE_THREAD, transformed_whole
 from convalgos.signal.window_sums import few_along
 
 # Up to here nothing else is faster; Sapphire Rapids, one thread.
@@ -102,10 +101,13 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
     if not _is_whole(inside, others, elements, complexes, single):
         return None
-    lengths = [scipy.fft.next_fast_len(n, complexes == 0) for n in full]
-    y = cyclic(x, w, lengths, along, 1 if elements <= ONE_THREAD else -1)
-    crops = [_crop(mode, *pair) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
-    return np.array(y[tuple(crops)], order="C", copy=None if mode == "full" else True)
+    crops = [_crop(mode, *pair) for pair in inside]
+    wanted = [(crop.start, crop.stop - crop.start) for crop in crops]
+    y = transformed_whole(x, w, along, wanted, 1 if elements <= ONE_THREAD else -1)
+    if mode != "same" or not others:
+        return y
+    centred = [slice(None) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
+    return np.ascontiguousarray(y[tuple(centred)])
 
 
 def are_alike(pairs: Iterable[tuple[int, int]], times: int = ALIKE) -> bool:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from convalgos.core import workspaces
+from convalgos.core.plan_cache import also_forget
+
 ENTRY = 2 << 10  # bytes of a small thing that is kept, and of its key, beside its arrays
+SHARE = 1 / 32  # of `workspaces.most` that the things of one cache take, if that is less than it was made for
 UNKNOWN: Final = object()  # stands for what is not kept
 
 
@@ -28,6 +32,7 @@ class SizeCache(dict[Any, Any]):
     def __init__(self, nbytes: int):
         super().__init__()
         self._most = nbytes // 2
+        also_forget(self.clear)
         self._nbytes = 0  # of the newer half
         self._sizes: dict[Any, int] = {}
         self._older: tuple[dict[Any, Any], dict[Any, int]] = {}, {}
@@ -41,7 +46,7 @@ class SizeCache(dict[Any, Any]):
 
     def keep(self, key: Any, thing: Any, nbytes: int = 0) -> None:
         """Keep a thing whose arrays take so many bytes."""
-        if self._nbytes >= self._most:
+        if self._nbytes >= min(self._most, SHARE / 2 * workspaces.most()):
             self._older = dict(self), self._sizes
             super().clear()
             self._sizes, self._nbytes = {}, 0

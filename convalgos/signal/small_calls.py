@@ -21,8 +21,9 @@ BYTES_OF_PRODUCTS = 1 << 23  # products, times the bytes of one,
 PRODUCTS = 1 << 19  # and of integers so many
 BYTES_OF_SIGNAL = 1 << 20  # of one signal, which is copied; Sapphire Rapids
 VECTORS, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # that are multiplied, and of what is laid out; Sapphire Rapids
-TINY_LINE = 1 << 11  # elements of a signal and a filter; Zen 4
-KEPT = 1 << 24  # bytes of calls that are kept
+# Elements of a signal and a filter, and products of other numbers than floats; Zen 4
+TINY_LINE, TINY_PRODUCTS = 1 << 11, 1 << 14
+KEPT = 1 << 26  # bytes of calls that are kept
 
 Function = Callable[..., Any]
 
@@ -67,8 +68,10 @@ def small(dtype: np.dtype, windows: Sequence[AxisWindow], turned: bool, fill: co
 
 
 def is_tiny_line(x: np.ndarray, w: np.ndarray) -> bool:
-    """Whether NumPy's loop convolves two signals of floats before a compiled call is made for them."""
-    return x.ndim == w.ndim == 1 and x.dtype.kind == "f" and x.size + w.size <= TINY_LINE
+    """Whether NumPy's loop convolves two signals of a type before a compiled call is made for them."""
+    if not x.ndim == w.ndim == 1 or not x.size or not w.size or x.size + w.size > TINY_LINE:
+        return False
+    return x.dtype.kind == "f" or x.size * w.size <= TINY_PRODUCTS
 
 
 def reads(

@@ -16,7 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.booleans import convolved_booleans
 from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
-from convalgos.signal.modes import MOST_AXES, larger, products_summed, wanted_of
+from convalgos.signal.modes import MODES, MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
@@ -55,8 +55,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
             fill = fillvalue.item() if isinstance(fillvalue, np.generic) else fillvalue
             if type(mode) is type(boundary) is str and not other:
                 if type(fill) in FILLS and abs(fill) < LARGEST_FILL:
-                    options = mode, boundary, fill, type(fill)
-                    y = _called(in1, in2, correlates, _bordered, *options, at_once=False)
+                    y = _called(in1, in2, correlates, _bordered, False, mode, boundary, fill, type(fill))
                     if y is not None:
                         return y
                 images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
@@ -78,7 +77,7 @@ def convolved_small(
     """
     if type(mode) is not str:
         return None
-    return _called(in1, in2, correlates, _unbordered, mode, at_once=at_once)
+    return _called(in1, in2, correlates, _unbordered, at_once, mode)
 
 
 def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
@@ -88,7 +87,7 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def short(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto", **other: Any) -> Any:
             if method in ("auto", "direct") and not other:
-                y = convolved_small(in1, in2, mode, correlates, at_once=False)
+                y = convolved_small(in1, in2, mode, correlates, False)
                 if y is not None:
                     return y
                 if are_booleans(in1, in2):
@@ -143,8 +142,7 @@ def _has_many_axes(in1: Any, in2: Any) -> bool:
 
 
 def _called(
-    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], *options: Any,
-    at_once: bool = True,
+    in1: Any, in2: Any, correlates: bool, make: Callable[..., Small | None], at_once: bool, *options: Any
 ) -> np.ndarray | None:  # fmt: skip
     """What is kept for two arrays and some options, called with them in their common type; None without it.
 
@@ -162,7 +160,7 @@ def _called(
     key = x.shape, w.shape, id(dtype), correlates, options
     known = known_calls[key]
     if known is UNKNOWN:
-        if not at_once and _is_tiny(x, w, make, options[0]) and is_new(key, 1, 2):
+        if not at_once and _is_tiny(in1, in2, make, options[0]) and is_new(key, 1, 2):
             return None
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
@@ -183,11 +181,16 @@ def _called(
 
 
 def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mode: str) -> bool:
-    """Whether sums for which nothing is kept take less time than to make what is kept."""
+    """Whether ways for which nothing is kept take less time than to make what is kept.
+
+    SciPy turns results around, without a copy, where the second array is the larger one.
+    """
     if x.ndim < 2:
-        return is_tiny_line(x, w)
-    bordered = make is _bordered and x.ndim == w.ndim and mode != "valid"
-    return bordered and products_summed(x.shape, w.shape, mode) <= TINY
+        return x.dtype is w.dtype and is_tiny_line(x, w)
+    if x.ndim != w.ndim or mode not in MODES or larger(x.shape, w.shape) != 0:
+        return False
+    most = TINY if make is _bordered else FEW_OF_VOLUMES if x.ndim > 2 else FEW
+    return products_summed(x.shape, w.shape, mode) <= most
 
 
 def _rows(x: np.ndarray) -> np.ndarray:

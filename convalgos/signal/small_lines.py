@@ -147,7 +147,7 @@ def _kept_lines(h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind:
     key = x.shape, h.size, id(wide), axis, behind
     known = known_calls[key]
     if known is UNKNOWN:
-        if is_tiny_line(x, h) and h.size and is_new(key, 1, 2):
+        if is_tiny_line(x, h) and is_new(key, 1, 2):
             return np.convolve(x, h)[: x.size + behind]
         known = small_call(key, wide, _filtered, *key[:2], axis, behind)
     if known is None:
@@ -238,19 +238,20 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
     key = x.shape, x.strides, h.size, id(wide), id(h.dtype), up, down, axis, mode
     known = known_calls[key]
     if known is UNKNOWN:
-        if x.ndim == 1 and _are_few(x.size, h.size, up, down) and is_new(key, 1, 2):
-            return scipy.signal.upfirdn(h, x, up, down, mode=mode)  # type: ignore[no-any-return]
+        if _are_few(x, h.size, up, down, axis) and is_new(key, 1, 2):
+            return scipy.signal.upfirdn(h, x, up, down, axis, mode)  # type: ignore[no-any-return]
         known = small_call(key, wide, resampling_call, x, h.size, up, down, axis, mode, h.dtype)
     if known is None:
         return None
     return known.call(known.address, x, h, np.empty(known.shape, wide))  # type: ignore[no-any-return]
 
 
-def _are_few(n: int, taps: int, up: int, down: int) -> bool:
-    """Whether SciPy resamples a signal before a compiled call is made for it."""
-    if not n or not taps or up < 1 or down < 1:
+def _are_few(x: np.ndarray, taps: int, up: int, down: int, axis: int) -> bool:
+    """Whether SciPy resamples signals before a compiled call is made for them."""
+    if not x.size or not taps or up < 1 or down < 1:
         return False
-    return (n * up + taps) * -(-taps // up) <= PRODUCTS_OF_NEW * down
+    outputs: int = x.size // x.shape[axis] * ((x.shape[axis] * up + taps) // down)
+    return outputs * -(-taps // up) <= PRODUCTS_OF_NEW
 
 
 def _of_many_axes(

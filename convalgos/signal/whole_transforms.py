@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+SPARE = 0.9  # of what is transformed that is wanted, from which on the rest is not worth a copy
 ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
 
 
 def transformed_whole(
-    x: np.ndarray, w: np.ndarray, along: Sequence[int], wanted: Sequence[tuple[int, int]]
+    x: np.ndarray, w: np.ndarray, along: Sequence[int], wanted: Sequence[tuple[int, int]], workers: int = 1
 ) -> np.ndarray:
     """Elements `wanted`, (first, count), of the full convolution along some axes; the others broadcast.
 
@@ -25,11 +26,13 @@ def transformed_whole(
     ]
     real = x.dtype.kind == w.dtype.kind == "f"
     lengths = [scipy.fft.next_fast_len(n, real) for n in least]
-    y = cyclic(x, w, lengths, along, 1)
+    y = cyclic(x, w, lengths, along, workers)
     crops = [slice(None)] * y.ndim
     for i, (first, count) in zip(along, wanted, strict=True):
         crops[i] = slice(first, first + count)
-    return y[tuple(crops)].copy()
+    inside = y[tuple(crops)]
+    # of which a small rest would keep the memory of the whole
+    return inside.copy() if inside.size < SPARE * y.size else np.ascontiguousarray(inside)
 
 
 def cyclic(

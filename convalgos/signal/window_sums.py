@@ -8,7 +8,6 @@ these are fewer; what windows sum that reach from a plane into the next is left 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
 from convalgos.signal.modes import MODES, larger, larger_first, wanted_of
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
 PIECE = 1 << 16  # bytes of the outputs of a piece
 FEW = 8  # outputs that are summed one by one
@@ -26,6 +26,9 @@ ELEMENT, CALL = 1e-9, 8e-6
 FEW_COMPLEX = 48  # taps of complex numbers, which plans take apart
 FEW_ACROSS = 32  # taps across rows, for which plans transpose
 LONGEST_ROW = 1 << 14  # elements of a row that is laid out, which is kept and looked at one by one
+
+KEPT = 1 << 24  # bytes of what is kept for shapes
+_known = SizeCache(KEPT)  # `SmallWindows`
 
 Wanted = list[tuple[int, int]]  # (first, count) along each axis of the full convolution
 
@@ -158,18 +161,21 @@ def _planes(x: np.ndarray, w: np.ndarray, counts: list[int]) -> np.ndarray | Non
     return whole.reshape(depth, rows, -1)[:, : counts[1]].copy()
 
 
-@lru_cache(64)
-def _windows(char: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> SmallWindows:
-    """Of the outputs that lie inside; a signal is one row."""
+def _windows(key: tuple[str, tuple[int, ...], tuple[int, ...]]) -> SmallWindows:
+    """Of a type's character and the shapes of x and w: the outputs that lie inside; a signal is one row."""
+    char, x_shape, w_shape = key
     ahead = [AxisWindow(1)] * (2 - len(x_shape))
     along = [AxisWindow(n, k, windows=n - k + 1) for n, k in zip(x_shape, w_shape, strict=True)]
-    return SmallWindows(np.dtype(char), ahead + along, True)
+    made = SmallWindows(np.dtype(char), ahead + along, True)
+    _known.keep(key, made, made.nbytes)
+    return made
 
 
 def _sum_piece(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> bool:
     """Whether it did, which it does not with a filter that is not finite."""
-    call, windows = filter_small(), _windows(y.dtype.char, x.shape, w.shape)
+    call, key = filter_small(), (y.dtype.char, x.shape, w.shape)
     assert call is not None
+    windows = known if (known := _known[key]) is not UNKNOWN else _windows(key)
     if call(windows.address, x, w, y) is not None:
         return True
     if x.flags.aligned and w.flags.aligned:

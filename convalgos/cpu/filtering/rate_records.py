@@ -125,8 +125,8 @@ class RateRecord:
 
     @property
     def nbytes(self) -> int:
-        """What is kept."""
-        return sum([array.nbytes for array in self.kept])
+        """What is kept of these alone."""
+        return sum([array.nbytes for array in self.kept if array.base is None])
 
 
 @lru_cache(256)

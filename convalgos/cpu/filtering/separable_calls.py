@@ -143,7 +143,7 @@ def filter_both(e: Any, x: int, one: int, two: int, y: int) -> bool:
 
 @jit.helper
 def call_slot(height: int, width: int, row_taps: int, column_taps: int, x_type: int, row_type: int) -> int:
-    mixed = ((height * 5 + width) * 11 + row_taps) * 11 + column_taps
+    mixed = ((height * 613 + width) * 11 + row_taps) * 11 + column_taps
     return (mixed + x_type // NUMBER * 131 + row_type // NUMBER * 17) & (SLOTS - 1)
 
 
