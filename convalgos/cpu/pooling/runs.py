@@ -132,7 +132,9 @@ class MaximaRuns(ABC):
 
 def in_full_precision(problem: PoolProblem) -> PoolProblem:
     """The same of float64, or else of float32, which 16-bit floats are converted to as whole arrays."""
-    return replace(problem, dtype="float64" if problem.dtype == "float64" else "float32")
+    if problem.dtype in ("float64", "float32"):
+        return problem
+    return replace(problem, dtype="float32")
 
 
 def leaves_cache(problem: PoolProblem) -> bool:

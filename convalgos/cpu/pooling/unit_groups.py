@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class UnitGroups:
             most -= most % threads
         count = -(-self._units // most)
         self._ends = [self._units * i // count for i in range(count + 1)]
-        sizes = set(np.diff(self._ends).tolist())
+        sizes = {end - begin for begin, end in pairwise(self._ends)}
         shapes = {size: (1, size) if planar else (size, channels) for size in sizes}
         self.problems = {size: replace(problem, x_shape=(*shape, *spatial)) for size, shape in shapes.items()}
 
