@@ -29,7 +29,8 @@ DTYPES = {  # that each serves
 class PoolWindows(NamedTuple):
     """The windows along one dimension: `taps[o]` elements of x from `first[o]` on, `dilation` apart.
 
-    Only taps inside x are there; `divisor[o]` is what a mean divides by.
+    Only taps inside x are there; `divisor[o]` is what a mean divides by. Windows are equal only to
+    themselves, which problems share, so that tables that are made of them can be found again.
     """
 
     size: int  # elements of x
@@ -40,6 +41,11 @@ class PoolWindows(NamedTuple):
     first: np.ndarray
     taps: np.ndarray
     divisor: np.ndarray
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def over_rows_of(self, inner: PoolWindows) -> PoolWindows | None:
         """The windows over both dimensions as one, where each covers the whole of the inner one.

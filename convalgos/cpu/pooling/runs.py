@@ -75,15 +75,14 @@ class KernelRuns:
     ):  # fmt: skip
         self._tables = tables = list[np.ndarray]()
         names = record.names or ()
-        known = dict.fromkeys(names, 0)
+        known: dict[str, Any] = dict.fromkeys(names, 0)
         known["tasks"] = tasks
         self._address = address = jit.data_address()
+        known.update(values)
         for name, value in values.items():
             if type(value) is np.ndarray:
                 tables.append(value)
                 known[name] = address(value)
-            else:
-                known[name] = value
         words = np.fromiter(known.values(), WORD, len(names))
         self._record = np.ndarray(1, record, words)
         self._kernel, self._tasks = kernel, tasks
