@@ -32,8 +32,11 @@ class UnitGroups:
         count = -(-self._units // most)
         self._ends = [self._units * i // count for i in range(count + 1)]
         sizes = {end - begin for begin, end in pairwise(self._ends)}
-        shapes = {size: (1, size) if planar else (size, channels) for size in sizes}
-        self.problems = {size: replace(problem, x_shape=(*shape, *spatial)) for size, shape in shapes.items()}
+        shapes = {size: (*((1, size) if planar else (size, channels)), *spatial) for size in sizes}
+        self.problems = {
+            size: problem if shape == problem.x_shape else replace(problem, x_shape=shape)
+            for size, shape in shapes.items()
+        }
 
     def each(self, *arrays: np.ndarray) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """(units, those of each of the arrays, `as_laid`) of each group."""
