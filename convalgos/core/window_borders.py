@@ -23,7 +23,7 @@ def border_elements(window: AxisWindow, size: int) -> Array:
     first, grows = _ends(window.boundary, window.taps, window.low, min(size, near), size <= near)
     if grows is None:
         return first
-    found = first + size * grows
+    found: Array = first + size * grows
     found.setflags(write=False)
     return found
 

@@ -128,7 +128,7 @@ def window_counts(
 
 @lru_cache(AXES)
 def _row_counts(depth: PoolWindows, height: PoolWindows, size: int) -> np.ndarray:
-    rows = height.divisor * depth.divisor[:, None]
+    rows: np.ndarray = height.divisor * depth.divisor[:, None]
     return rows.astype(np.float64 if size == 8 else np.float32)
 
 

@@ -138,7 +138,7 @@ class SlidingPlan:
         reach = (columns.taps - 1) * step
         chunk = -(-max(CHUNK // size, 4 * reach) // step) * step
         self._lanes, self._line = lanes, -(-chunk // lanes) * lanes if reduction == LINED else 0
-        bands, self._tasks = _cut(planes * strips.count, rows, block, planes * rows.size * width * stored)
+        bands, self._tasks = _cut(planes * strips.strips, rows, block, planes * rows.size * width * stored)
         # blocks read behind the last row, too
         behind = block + 1
         row_table = (
@@ -155,7 +155,7 @@ class SlidingPlan:
         f = shared.values | {
             "tasks": self._tasks, "planes": planes, "x_plane": rows.size * width * stored,
             "y_plane": y_rows * wide * stored, "x_row": width * stored, "y_row": y_apart * wide * stored,
-            "rows": rows.outputs, "bands": bands, "strips": strips.count,
+            "rows": rows.outputs, "bands": bands, "strips": strips.strips,
             "strip_table": address(strips.table), "run_table": address(strips.runs),
             "border_table": address(strips.borders), "row_table": address(row_table),
             "constant": address(constant), "chunk": chunk, "stride": stride,

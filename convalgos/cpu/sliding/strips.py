@@ -31,11 +31,11 @@ def strip_width(size: int, stored: int, block: int, columns: AxisWindow, step: i
 class StripTables(NamedTuple):
     """How strips are read and where their borders come from.
 
-    table: `STRIP` of each of so many; runs, borders: `RUN` and `BORDER` of all. longest, outputs: elements of
-    the longest line, and of the results of the longest strip.
+    strips: how many. table: `STRIP` of each; runs, borders: `RUN` and `BORDER` of all. longest, outputs:
+    elements of the longest line, and of the results of the longest strip.
     """
 
-    count: int
+    strips: int
     table: np.ndarray
     runs: np.ndarray
     borders: np.ndarray
