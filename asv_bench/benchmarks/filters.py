@@ -58,3 +58,45 @@ class Filters:
         return found["ours"].median / found["scipy"].median
 
     track_time_vs_scipy.unit = "times scipy"
+
+
+class Crops:
+    """Images of many sizes, each of which comes once: what the first call of a size costs."""
+
+    params = (
+        ["gaussian sigma 1", "sobel", "laplace", "minimum of 9", "mean of 31", "window of 5"],
+        ["8 to 60", "100 to 300"],
+        ["uint8", "float32"],
+    )
+    param_names = ("filter", "sizes", "dtype")
+
+    def setup(self, name, sizes, dtype):
+        self.function, given = FILTERS[name]
+        self.given, rng = dict(given), np.random.default_rng(0)
+        if taps := self.given.pop("taps", None):
+            self.given["weights"] = rng.standard_normal((taps, taps)) / taps**2
+        low, high = map(int, sizes.split(" to "))
+        shapes = rng.integers(low, high, (40_000 // high, 2))
+        self.crops = [(255 * rng.random(shape)).astype(dtype) for shape in shapes]
+        self.ours()
+
+    def ours(self):
+        ca.forget_plans()
+        for x in self.crops:
+            getattr(ca.ndimage, self.function)(x, **self.given)
+
+    def theirs(self):
+        for x in self.crops:
+            getattr(scipy.ndimage, self.function)(x, **self.given)
+
+    def time_crops(self, name, sizes, dtype):
+        self.ours()
+
+    def track_time_vs_scipy(self, name, sizes, dtype):
+        """Our time / that of scipy.ndimage, in turns in one process; below 1 ours is faster."""
+        found = module("convalgos.select.measure.timing").interleave(
+            {"ours": self.ours, "scipy": self.theirs}
+        )
+        return found["ours"].median / found["scipy"].median
+
+    track_time_vs_scipy.unit = "times scipy"

@@ -107,7 +107,7 @@ def _tuples(value: Any) -> Any:
     return value if isinstance(value, Hashable) else shown(value)
 
 
-@lru_cache(2048)
+@lru_cache(1024)
 def _planned(
     kind: PoolKind, shape: tuple[int, ...], layout: str, dtype: np.dtype | str, made_for: Setting
 ) -> PlannedPool:

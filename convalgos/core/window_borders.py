@@ -15,34 +15,32 @@ from convalgos.core.axis_windows import AxisWindow
 Array = np.ndarray[Any, Any]
 
 
-def border_sources(window: AxisWindow, size: int) -> Array:
-    """(taps,) int64: what lies before the first element of an axis, and then behind the last one; then 0.
-
-    An element, OUTSIDE, or -2 for the last element, -3 for that before it, and so on.
-    """
-    near = 2 * window.taps  # at a border nothing depends on the elements farther away
-    return _ends(window.boundary, window.taps, window.low, min(size, near), size <= near)[0]
-
-
+@lru_cache(512)
 def border_elements(window: AxisWindow, size: int) -> Array:
-    """The same with all elements counted from the first one."""
-    near = 2 * window.taps
-    _, first, grows = _ends(window.boundary, window.taps, window.low, min(size, near), size <= near)
-    return first + size * grows
+    """(taps,) int64: the elements that lie before the first one of an axis, and then behind the last one, or
+    OUTSIDE; then 0. The window's own size is not read."""
+    near = 2 * window.taps  # at a border nothing depends on the elements farther away
+    first, grows = _ends(window.boundary, window.taps, window.low, min(size, near), size <= near)
+    if grows is None:
+        return first
+    found: Array = first + size * grows
+    found.setflags(write=False)
+    return found
 
 
 @lru_cache(1024)
-def _ends(boundary: str, taps: int, low: int, near: int, is_whole: bool) -> tuple[Array, Array, Array]:
-    """(`border_sources`, and `border_elements` as sums of the first and sizes times the second) of an axis of
-    `near` elements; or of any with more, unless `is_whole`."""
+def _ends(boundary: str, taps: int, low: int, near: int, is_whole: bool) -> tuple[Array, Array | None]:
+    """`border_elements` of an axis of `near` elements, and None; or unless `is_whole` of an axis of any more,
+    as the sum of the first table and the size times the second."""
     at = AxisWindow(near, taps, low, boundary).sources
     at = np.concatenate([at[:low], at[low + near :], [0]])  # (low + high + 1,)
-    from_end = 2 * at >= near if not is_whole else np.zeros(len(at), bool)
-    codes, first = np.where(from_end, at - near - 1, at), np.where(from_end, at - near, at)
-    tables = codes, first, from_end.astype(np.int64)
-    for table in tables:
-        table.setflags(write=False)
-    return tables
+    at.setflags(write=False)
+    if is_whole:
+        return at, None
+    from_end = 2 * at >= near
+    if not from_end.any():
+        return at, None
+    return np.where(from_end, at - near, at), from_end.astype(np.int64)
 
 
 @lru_cache(512)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -68,9 +69,10 @@ class Footprint:
         whole = [len(source) for source in self._sources]
         rows_of = {last - first for first, last in self._bands}
         self._runs, self._marked = dict[int, list[Run]](), dict[int, MarkedWindow]()
+        places, few = _places(footprint.tobytes(), footprint.shape)
         for n in rows_of:
-            if np.count_nonzero(footprint) <= FEW * len(list(_runs(footprint))):
-                self._marked[n] = MarkedWindow((n, *shape[1:]), dtype, footprint, reduction)
+            if few:
+                self._marked[n] = MarkedWindow((n, *shape[1:]), dtype, footprint.shape, places, reduction)
             else:
                 self._runs[n] = _windows_of(footprint, whole, dtype, reduction, n)
 
@@ -166,6 +168,14 @@ def origins_of(origin: Any, shape: Sequence[int], axes: Sequence[int]) -> list[i
         if not 0 <= lows[axis] < shape[axis]:
             raise InvalidArgument(f"invalid origin: origin={shift} lies outside of {shape[axis]} elements")
     return lows
+
+
+@lru_cache(256)
+def _places(marked: bytes, shape: tuple[int, ...]) -> tuple[np.ndarray, bool]:
+    """((taps, ndim) of marked elements, whether these are few for each run of them)."""
+    footprint = np.frombuffer(marked, bool).reshape(shape)
+    places = np.argwhere(footprint)
+    return places, len(places) <= FEW * len(list(_runs(footprint)))
 
 
 def _runs(footprint: np.ndarray) -> Iterator[tuple[int, tuple[int, ...]]]:

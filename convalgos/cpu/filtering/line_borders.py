@@ -1,7 +1,7 @@
 """What lies beyond the ends of lines that are summed, and where the lines lie that an axis has there.
 
-The tables `sources` are `border_sources`, and what lies OUTSIDE is `filling`. Records are those of
-`line_drivers`.
+The tables `sources` name what lies before the first element, and then what lies behind the last one: an
+element, or -1 for `filling`. Records are those of `line_drivers`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.boundaries import OUTSIDE
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
@@ -31,12 +30,6 @@ def copy_pixel(target: int, source: int, count: int, size: int) -> None:
 
 
 @jit.helper
-def element_of(entry: int, size: int) -> int:
-    """The element of an axis that an entry of `sources` names, or -1."""
-    return entry if entry >= OUTSIDE else size + 1 + entry
-
-
-@jit.helper
 def fill_borders(a: Any, line: int, x: int, first: int, pixels: int, size: int) -> None:
     """What lies before and behind some pixels of a line that begin at `line`.
 
@@ -49,7 +42,7 @@ def fill_borders(a: Any, line: int, x: int, first: int, pixels: int, size: int) 
             k = a.row_low + a.pixels  # what lies between the borders is there
         else:
             target = line + (k - a.row_low - first) * a.after * size
-            source = element_of(sources[k if k < a.row_low else k - a.pixels], a.pixels)
+            source = sources[k if k < a.row_low else k - a.pixels]
             if source < 0:
                 copy_pixel(target, a.filling, a.after, size)
             elif x == 0:
@@ -72,7 +65,7 @@ def border_place(place: int, size: int, low: int, taps: int, sources: int) -> in
     """The element at a place, which may lie beyond the ends of an axis, or -1."""
     source, table = place, carray(pointer(sources), taps, np.int64)
     if place < 0:
-        source = element_of(table[place + low], size)
+        source = table[place + low]
     elif place >= size:
-        source = element_of(table[place + low - size], size)
+        source = table[place + low - size]
     return int(source)

@@ -6,7 +6,8 @@ mid lie across each other. A filter across lines sums `taps` of them; one along 
 itself, shifted by whole pixels of `after` elements. Both together take each line that is summed across
 straight to the sum along it, while it lies in the first cache.
 
-What lies beyond their ends is told by tables `sources`, as `line_borders` has them.
+The tables `sources` name what lies before the first element, and then what lies behind the last one: an
+element, or -1 for `filling`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
-from convalgos.core.window_borders import border_sources, filling
+from convalgos.core.window_borders import border_elements, filling
 from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, whole_sums
 from convalgos.cpu.filtering.line_endings import PLAIN, end_line
 from convalgos.cpu.filtering.line_steps import (
@@ -187,7 +187,7 @@ class LinePass:
 
     def _borders(self, step: LineStep, shape: Shape, tables: list[np.ndarray]) -> int:
         """The address of what lies beyond both borders of a step's axis."""
-        sources = border_sources(step.window, shape[step.axis])
+        sources = border_elements(step.window, shape[step.axis])
         tables.append(sources)
         return jit.data_address()(sources)
 

@@ -166,7 +166,7 @@ def set_fields(f: dict[str, int], values: dict[str, int | Array], kept: list[Arr
     """Set fields of a record, with addresses in the place of arrays, which are then kept."""
     address = jit.data_address()
     for name, value in values.items():
-        if type(value) is np.ndarray:
+        if isinstance(value, np.ndarray):
             kept.append(value)
             f[name] = address(value)
         else:

@@ -17,9 +17,9 @@ from convalgos.cpu.pooling.carried_gradients import CARRIED_FIELDS, SLICE_WINDOW
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
 from convalgos.cpu.pooling.phase_maxima import TAP
-from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED
+from convalgos.cpu.pooling.reductions import UNROLLED
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, in_full_precision, leaves_cache, widened
-from convalgos.cpu.pooling.tables import GRADIENT_BAND, POINT, in_three
+from convalgos.cpu.pooling.tables import GRADIENT_BAND, POINT, columns_from, in_three, inside_of
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
@@ -97,8 +97,8 @@ def _runs(problem: PoolProblem, of: Computed) -> KernelRuns:
     block = lanes if planar else min(channels, most * lanes)
     planes, blocks, pixel = (1 if planar else n), -(-vectors // block), (1 if planar else channels)
     bands = _bands(slices, blocks if planar else n, of.threads)
-    inside = np.flatnonzero(width.taps == width.kernel)
-    inner, whole = (int(inside[0]), len(inside)) if len(inside) else (0, 0)
+    inner, inner_end = inside_of(width)
+    whole = inner_end - inner
     reach = (slices.kernel - 1) * slices.dilation + 1
     line, slack = outputs * block, UNROLLED * lanes
     slot = -(-(rows_out * line + slack) // slack) * slack
@@ -119,8 +119,8 @@ def _runs(problem: PoolProblem, of: Computed) -> KernelRuns:
         "slices": slices.size, "slice_windows": _slice_windows(slices), "slices_out": len(slices.first),
         "reach": reach, "ring_dilation": slices.dilation, "ring_table": _ring_taps(slices, reach, slot),
         "ring_taps": slices.kernel,
-        "rows": rows.size, "row_windows": _columns(rows), "rows_out": rows_out,
-        "columns": width.size, "windows": _columns(width), "outputs": outputs, "inner": inner,
+        "rows": rows.size, "row_windows": columns_from(rows), "rows_out": rows_out,
+        "columns": width.size, "windows": columns_from(width), "outputs": outputs, "inner": inner,
         "inner_end": inner + whole // UNROLLED * UNROLLED, "stride": width.stride, "dilation": width.dilation,
         "x_plane": elements, "pixel": pixel, "y_plane": math.prod(problem.y_shape[2:]) * pixel,
         "gather": gather(size, lanes), "slot": slot, "scratch_bytes": at, **places,
@@ -143,12 +143,6 @@ def _axes(problem: PoolProblem) -> tuple[PoolWindows, PoolWindows, PoolWindows]:
     """Slices, rows and columns: of two dimensions, rows are slices of one row."""
     depth, height, width = in_three(problem)
     return (height, POINT, width) if len(problem.kernel) < 3 else (depth, height, width)
-
-
-def _columns(windows: PoolWindows) -> np.ndarray:
-    table = np.zeros(len(windows.first), COLUMN)
-    table["first"], table["taps"] = windows.first, windows.taps
-    return table
 
 
 def _slice_windows(slices: PoolWindows) -> np.ndarray:

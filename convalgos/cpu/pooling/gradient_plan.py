@@ -16,11 +16,19 @@ from convalgos.cpu.pooling.elements import MAX, MEAN
 from convalgos.cpu.pooling.gradient_cost import scattered_seconds, separated_seconds
 from convalgos.cpu.pooling.maxima_plan import MOST_ELEMENTS
 from convalgos.cpu.pooling.phase_plan import phases_scatter
-from convalgos.cpu.pooling.reductions import COLUMN
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
-from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, WINDOW_ROW, scatter_gradient
+from convalgos.cpu.pooling.scattered_gradients import PLACED, SCATTER_FIELDS, scatter_gradient
 from convalgos.cpu.pooling.separable_plan import separable_runs
-from convalgos.cpu.pooling.tables import POINT, gradient_bands, in_three, meeting, window_counts
+from convalgos.cpu.pooling.tables import (
+    POINT,
+    columns_from,
+    gradient_bands,
+    in_three,
+    inside_of,
+    meeting,
+    window_counts,
+    window_rows,
+)
 from convalgos.cpu.pooling.tile_plan import TilePlan, has_tiles
 from convalgos.cpu.runtime import half
 
@@ -116,12 +124,7 @@ def _values(
     apart = (2 * width.size + outputs / height.stride) * block * size / (1 if planar else COPIED)
     row_bytes = apart + (outputs / height.stride * block * size if summed else 0)
     bands = gradient_bands(height, row_bytes, planes, blocks, threads)
-    windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
-    windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps
-    columns = np.zeros(outputs, COLUMN)
-    columns["first"], columns["taps"] = width.first, width.taps
-    inside = np.flatnonzero(width.taps == width.kernel)
-    inner, inner_end = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+    windows, columns, (inner, inner_end) = window_rows(height), columns_from(width), inside_of(width)
     each = 1 if planar else channels
     values: dict[str, Any] = {
         "planes": planes, "blocks": blocks, "channels": vectors, "block_channels": block,

@@ -26,13 +26,15 @@ from convalgos.cpu.pooling.drivers import (
     pool_slices,
 )
 from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN
-from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, split_stride
+from convalgos.cpu.pooling.reductions import UNROLLED, split_stride
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.tables import (
     POINT,
     column_blocks,
+    columns_from,
     columns_table,
     in_three,
+    inside_of,
     rows_table,
     window_counts,
 )
@@ -206,11 +208,8 @@ def _in_blocks(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[
     depth, height, width = in_three(problem)
     pixel = BLOCKS[problem.layout]
     pixels, pixels_out = (math.prod(shape[2:]) for shape in (problem.x_shape, problem.y_shape))
-    inside = np.flatnonzero(width.taps == width.kernel)
-    inner, inner_end = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+    (inner, inner_end), columns = inside_of(width), columns_from(width)
     slice_elements, row_elements = height.size * width.size * pixel, width.size * pixel
-    columns = np.zeros(len(width.first), COLUMN)
-    columns["first"], columns["taps"] = width.first, width.taps
     counts = window_counts(depth, height, width, kinds)
     windows = np.array(
         [(

@@ -75,15 +75,14 @@ class KernelRuns:
     ):  # fmt: skip
         self._tables = tables = list[np.ndarray]()
         names = record.names or ()
-        known = dict.fromkeys(names, 0)
+        known: dict[str, Any] = dict.fromkeys(names, 0)
         known["tasks"] = tasks
         self._address = address = jit.data_address()
+        known.update(values)
         for name, value in values.items():
             if type(value) is np.ndarray:
                 tables.append(value)
                 known[name] = address(value)
-            else:
-                known[name] = value
         words = np.fromiter(known.values(), WORD, len(names))
         self._record = np.ndarray(1, record, words)
         self._kernel, self._tasks = kernel, tasks
@@ -132,7 +131,9 @@ class MaximaRuns(ABC):
 
 def in_full_precision(problem: PoolProblem) -> PoolProblem:
     """The same of float64, or else of float32, which 16-bit floats are converted to as whole arrays."""
-    return replace(problem, dtype="float64" if problem.dtype == "float64" else "float32")
+    if problem.dtype in ("float64", "float32"):
+        return problem
+    return replace(problem, dtype="float32")
 
 
 def leaves_cache(problem: PoolProblem) -> bool:

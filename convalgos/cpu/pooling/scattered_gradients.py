@@ -18,7 +18,7 @@ from typing import Any
 from convalgos.cpu.pooling.elements import MAX, MEAN, PoolElements
 from convalgos.cpu.pooling.maxima import PLACE
 from convalgos.cpu.pooling.reductions import COLUMN, UNROLLED, Divisor, zero_pixels
-from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING
+from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING, WINDOW_ROW
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -33,7 +33,6 @@ SCATTER_FIELDS = fields(
     "rows_out counts row_counts gather place slices slices_out slice_table slice_counts summed summed_line"
 )
 PLACED = 2  # beside the reductions MAX and MEAN: a maximum whose places are known
-WINDOW_ROW = fields("x rows")  # the first row of x under a row of outputs, and how many there are
 
 
 Visit = Callable[[Value, Value], None]  # (pixel from the first tap, number of the tap)

@@ -16,8 +16,7 @@ from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN, PoolElements
 from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import TAP, find_maxima
 from convalgos.cpu.pooling.reductions import UNROLLED, fill_identity
-from convalgos.cpu.pooling.scattered_gradients import WINDOW_ROW
-from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING
+from convalgos.cpu.pooling.tables import GRADIENT_BAND, MEETING, WINDOW_ROW
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd

@@ -14,9 +14,15 @@ from convalgos.cpu.pooling.maxima import INDEX
 from convalgos.cpu.pooling.phase_maxima import TAP
 from convalgos.cpu.pooling.reductions import UNROLLED
 from convalgos.cpu.pooling.runs import Computed, KernelRuns
-from convalgos.cpu.pooling.scattered_gradients import WINDOW_ROW
 from convalgos.cpu.pooling.separable_gradients import PIXELS, SEPARABLE_FIELDS, separable_gradient
-from convalgos.cpu.pooling.tables import POINT, gradient_bands, in_three, meeting, window_counts
+from convalgos.cpu.pooling.tables import (
+    POINT,
+    gradient_bands,
+    in_three,
+    meeting,
+    window_counts,
+    window_rows,
+)
 
 SCRATCH = 1 / 4  # of L2, for a block of channels
 
@@ -35,8 +41,6 @@ def separable_runs(problem: PoolProblem, of: Computed, reduction: int) -> Kernel
     block = _block_channels(channels, pixels * lines * size, lanes)
     line = -(-(pixels + 2 * aside) * block // lanes) * lanes + 2 * UNROLLED * lanes
     tables = _scratch(width.stride, rows if reduction == MAX else 0, kept, line, size)
-    windows = np.zeros(rows_out + 1, WINDOW_ROW)  # bands that no window meets ask for the last
-    windows["x"][:-1], windows["rows"][:-1] = height.first, height.taps
     blocks = -(-channels // block)
     bands = gradient_bands(height, 1, n, blocks, of.threads)
     begins = width.first - np.arange(outputs) * width.stride + width.before
@@ -44,7 +48,7 @@ def separable_runs(problem: PoolProblem, of: Computed, reduction: int) -> Kernel
     phase_taps["offset"] *= block
     values: dict[str, Any] = {
         "planes": n, "blocks": blocks, "channels": channels, "block_channels": block, "bands": len(bands),
-        "band_table": bands, "row_table": windows, "height": height.size, "columns": width.size,
+        "band_table": bands, "row_table": window_rows(height), "height": height.size, "columns": width.size,
         "rows_out": rows_out, "outputs": outputs, "x_plane": height.size * width.size * channels,
         "y_plane": rows_out * outputs * channels, "met_table": meeting(height), "stride": width.stride,
         "phase_table": phases, "phase_taps": phase_taps, "taps": len(taps), "tap_table": taps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,9 +31,12 @@ class UnitGroups:
             most -= most % threads
         count = -(-self._units // most)
         self._ends = [self._units * i // count for i in range(count + 1)]
-        sizes = set(np.diff(self._ends).tolist())
-        shapes = {size: (1, size) if planar else (size, channels) for size in sizes}
-        self.problems = {size: replace(problem, x_shape=(*shape, *spatial)) for size, shape in shapes.items()}
+        sizes = {end - begin for begin, end in pairwise(self._ends)}
+        shapes = {size: (*((1, size) if planar else (size, channels)), *spatial) for size in sizes}
+        self.problems = {
+            size: problem if shape == problem.x_shape else replace(problem, x_shape=shape)
+            for size, shape in shapes.items()
+        }
 
     def each(self, *arrays: np.ndarray) -> Iterator[tuple[int, tuple[np.ndarray, ...]]]:
         """(units, those of each of the arrays, `as_laid`) of each group."""

@@ -185,13 +185,16 @@ class RecentCalls:
         self._number = self._next = 0
         self._asked.clear()
 
-    def asks_for(self, key: Hashable) -> bool:
-        """Whether a call that was not found, and is known by a key, is to be added now."""
+    def asks_for(self, key: Hashable, least: int = 1) -> bool:
+        """Whether a call that was not found, and is known by a key, is to be added now.
+
+        least: times that it must be asked for at least, as of many sizes each comes once.
+        """
         asked = self._asked
         if len(asked) > AGAIN * COUNT:
             asked.clear()
         asked[key] = times = asked.get(key, 0) + 1
-        if times < (1 if self._number < COUNT else AGAIN):
+        if times < (least if self._number < COUNT else AGAIN):
             return False
         asked[key] = 0  # another call may take its place
         return True

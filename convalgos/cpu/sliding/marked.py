@@ -50,24 +50,32 @@ class MarkedWindow:
     A call as f(x, y) fills y. Both are C-contiguous and apart from each other.
 
     Args:
-        marked: of bool, with as many dimensions; at least one is set.
+        window: its sizes.
+        marked: (taps, ndim): where marked elements lie in it; at least one.
         reduction: MINIMUM or MAXIMUM.
     """
 
-    def __init__(self, shape: Shape, dtype: np.dtype, marked: np.ndarray[Any, Any], reduction: int):
-        whole = [n + taps - 1 for n, taps in zip(shape, marked.shape, strict=True)]
-        steps = np.cumprod([dtype.itemsize, *whole[:0:-1]])[::-1]  # (ndim,) bytes
+    def __init__(
+        self, shape: Shape, dtype: np.dtype, window: Shape, marked: np.ndarray[Any, Any], reduction: int
+    ):
+        whole = [n + taps - 1 for n, taps in zip(shape, window, strict=True)]
+        steps = [dtype.itemsize]  # (ndim,) bytes
+        for n in whole[:0:-1]:
+            steps.insert(0, steps[0] * n)
         lines, size, lanes = math.prod(shape[:-1]), dtype.itemsize, simd.lanes(dtype.itemsize)
-        begins = np.indices(shape[:-1]).reshape(len(shape) - 1, lines).T @ steps[:-1]  # (lines,)
-        offsets = np.argwhere(marked) @ steps  # (taps,)
-        begins, offsets = (np.ascontiguousarray(a, np.int64) for a in (begins, offsets))
+        begins = np.zeros(1, np.int64)  # (lines,) at last
+        for n, step in zip(shape[:-1], steps[:-1], strict=True):
+            begins = (begins[:, None] + np.arange(0, n * step, step)).reshape(-1)
+        offsets = marked @ np.array(steps)  # (taps,)
+        threads = plan_threads()
         shares = lines * shape[-1] * size * len(offsets) // SHARE
-        tasks = min(lines, UNITS * plan_threads()) if plan_threads() > 1 and shares > 1 else 1
+        tasks = min(lines, UNITS * threads) if threads > 1 and shares > 1 else 1
         line_at = whole_lines(8 * len(offsets))
         scratch_bytes = line_at + whole_lines((shape[-1] + 4 * lanes) * size)
+        address = jit.data_address()
         values = (
-            0, 0, 0, scratch_bytes, tasks, lines, begins.ctypes.data, len(offsets), offsets.ctypes.data,
-            shape[-1], line_at,
+            0, 0, 0, scratch_bytes, tasks, lines, address(begins), len(offsets), address(offsets), shape[-1],
+            line_at,
         )  # fmt: skip
         kernel = reduce_marked(size, lanes, FORM_OF[dtype.kind], reduction)
         record, names = np.array(values, np.int64), MARKED_FIELDS.names

@@ -12,7 +12,7 @@ from convalgos.core.allocator import aligned_empty
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_steps import ArrayStep, X, Y, array_steps_of
-from convalgos.cpu.sliding.plan import sliding_plan
+from convalgos.cpu.sliding.plan import SlidingPlan
 
 NARROW = 64  # bytes of neighbours along the later axes, below which windows slide along the row,
 NARROWEST = 16  # and where windows along the next axis go with them; Sapphire Rapids
@@ -44,7 +44,7 @@ class Slides:
         passes = _passes(shape, windows, dtype.itemsize) if math.prod(shape) else []
         in_place = [i > 0 and each.planes >= 2 * jit.thread_count() for i, each in enumerate(passes)]
         self._passes = [
-            (sliding_plan(dtype, reduction, *each, fill, same).launch, same)
+            (SlidingPlan(dtype, reduction, *each, fill, same).launch, same)
             for each, same in zip(passes, in_place, strict=True)
         ]
 
@@ -88,10 +88,10 @@ def _passes(shape: tuple[int, ...], windows: Sequence[tuple[int, AxisWindow]], i
     passes, left = [], list(windows)
     while left:
         axis, window = left.pop(0)
-        window = window._replace(size=shape[axis])
+        window = AxisWindow(shape[axis], *window[1:])
         before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         further, along = left[0] if left else (axis, window)
-        along = along._replace(size=shape[further])
+        along = AxisWindow(shape[further], *along[1:])
         between = shape[axis + 1 : further] if further > axis else (2,)
         after = math.prod(shape[further + 1 :])
         if math.prod(between) == 1 and after * itemsize < NARROW and behind * itemsize >= NARROWEST:

@@ -84,9 +84,7 @@ class _Shared(NamedTuple):
 
 
 @lru_cache(256)
-def _shared(
-    dtype: np.dtype, reduction: int, row_taps: int, column_taps: int, step: int, apart: int, fill: float
-) -> _Shared:
+def _shared(dtype: np.dtype, reduction: int, row_taps: int, column_taps: int, fill: float) -> _Shared:
     size, form = sliding_bytes(dtype, reduction, (row_taps, column_taps)), FORM_OF[dtype.kind]
     as_integers = form != FLOAT and (reduction < MEAN or size == SHORT)
     computed = np.dtype(f"u{size}" if as_integers else f"f{size}")
@@ -94,12 +92,11 @@ def _shared(
     if reduction == MEAN:
         by = [mean_numbers(size, taps) for taps in (row_taps, column_taps)]
     fills = np.full(1, fill * (row_taps if reduction >= WEIGHTED else 1)).astype(computed)
-    steps = sliding_steps((column_taps - 1) // apart + 1, step * apart, reduction >= MEAN)
-    tables = {"step_table": steps, "fill": fills, "row_numbers": by[0], "numbers": by[1]}
+    tables = {"fill": fills, "row_numbers": by[0], "numbers": by[1]}
     values = dict.fromkeys(SLIDE_FIELDS.names or (), 0)
     values |= {name: table.ctypes.data for name, table in tables.items()}
     block = row_taps - 1 if row_taps > DIRECT else 0
-    values |= {"taps": row_taps, "block": block, "steps": len(steps), "number_step": 0, "channels": 1}
+    values |= {"taps": row_taps, "block": block, "number_step": 0, "channels": 1}
     lanes = simd.lanes(size)
     kernel = slide_windows(size, lanes, dtype.itemsize, form, reduction)
     return _Shared(size, lanes, kernel, values, list(tables.values()))
@@ -124,7 +121,8 @@ class SlidingPlan:
         step: int = 1, fill: float = 0, in_place: bool = False, stride: int = 1, apart: int = 1,
         column_stride: int = 1,
     ):  # fmt: skip
-        shared = _shared(dtype, reduction, rows.taps, columns.taps, step, apart, fill)
+        shared = _shared(dtype, reduction, rows.taps, columns.taps, fill)
+        steps = sliding_steps((columns.taps - 1) // apart + 1, step * apart, reduction >= MEAN)
         size, stored = shared.size, dtype.itemsize
         width, wide = columns.size * step, -(-columns.outputs // column_stride) * step
         y_first, y_apart, y_rows = 0, 1, -(-rows.outputs // stride)
@@ -138,7 +136,7 @@ class SlidingPlan:
         reach = (columns.taps - 1) * step
         chunk = -(-max(CHUNK // size, 4 * reach) // step) * step
         self._lanes, self._line = lanes, -(-chunk // lanes) * lanes if reduction == LINED else 0
-        bands, self._tasks = _cut(planes * strips.count, rows, block, planes * rows.size * width * stored)
+        bands, self._tasks = _cut(planes * strips.strips, rows, block, planes * rows.size * width * stored)
         # blocks read behind the last row, too
         behind = block + 1
         row_table = (
@@ -155,16 +153,17 @@ class SlidingPlan:
         f = shared.values | {
             "tasks": self._tasks, "planes": planes, "x_plane": rows.size * width * stored,
             "y_plane": y_rows * wide * stored, "x_row": width * stored, "y_row": y_apart * wide * stored,
-            "rows": rows.outputs, "bands": bands, "strips": strips.count,
+            "rows": rows.outputs, "bands": bands, "strips": strips.strips,
             "strip_table": address(strips.table), "run_table": address(strips.runs),
             "border_table": address(strips.borders), "row_table": address(row_table),
+            "steps": len(steps), "step_table": address(steps),
             "constant": address(constant), "chunk": chunk, "stride": stride,
             "column_stride": column_stride, "pixel": step,
         }  # fmt: skip
         _scratch(f, *lined)
         words = np.fromiter(f.values(), np.int64, len(f))
         self._record, self._kernel = words.view(SLIDE_FIELDS), shared.kernel
-        self._kept = shared, strips, row_table, constant
+        self._kept = shared, strips, row_table, constant, steps
         # (x, y) of whole arrays and without numbers, as `run` has them
         scratch_bytes = f["scratch_bytes"] * self._tasks
         self.launch = RecordLaunch(

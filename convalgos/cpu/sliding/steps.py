@@ -14,7 +14,16 @@ STORE = 2  # loads that take as long as a store; Zen 4
 
 @lru_cache(256)
 def sliding_steps(taps: int, step: int, sums: bool) -> np.ndarray:
-    """`STEP` of windows of `taps` elements that lie `step` elements apart.
+    """`STEP` of windows of `taps` elements that lie `step` elements apart."""
+    elements = np.array((1, 1, step, step, 1, step, step))  # of fields
+    table = np.ndarray(len(_steps(taps, sums)), STEP, _steps(taps, sums) * elements)
+    table.setflags(write=False)
+    return table
+
+
+@lru_cache(256)
+def _steps(taps: int, sums: bool) -> np.ndarray:
+    """(steps, fields of `STEP`) of neighbouring elements.
 
     Minima and maxima are of windows that may overlap; sums are of those that lie side by side: what a step
     leaves over is kept in SUMS.
@@ -39,10 +48,7 @@ def sliding_steps(taps: int, step: int, sums: bool) -> np.ndarray:
             reach += last
         else:
             reach = max(reach, first + last)
-    scaled = [[s, t, f * step, e * step, n, d * step, z * step] for s, t, f, e, n, d, z in made]
-    table = np.array([tuple(each) for each in scaled], STEP)
-    table.setflags(write=False)
-    return table
+    return np.array(made)
 
 
 def _step(source: int, target: int, first: int, taps: int, joined: int) -> list[int]:

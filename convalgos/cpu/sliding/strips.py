@@ -31,11 +31,11 @@ def strip_width(size: int, stored: int, block: int, columns: AxisWindow, step: i
 class StripTables(NamedTuple):
     """How strips are read and where their borders come from.
 
-    table: `STRIP` of each of so many; runs, borders: `RUN` and `BORDER` of all. longest, outputs: elements of
-    the longest line, and of the results of the longest strip.
+    strips: how many. table: `STRIP` of each; runs, borders: `RUN` and `BORDER` of all. longest, outputs:
+    elements of the longest line, and of the results of the longest strip.
     """
 
-    count: int
+    strips: int
     table: np.ndarray
     runs: np.ndarray
     borders: np.ndarray
@@ -55,32 +55,34 @@ def _one_strip(columns: AxisWindow, step: int, size: int) -> StripTables:
     """Of windows around each column: what lies beyond the ends are columns of the strip itself."""
     n, low, beside = columns.size, columns.low, columns.taps - 1
     near = 2 * columns.taps
-    first, grows = _borders(*columns[1:4], min(n, near), n <= near, step, size)
+    if step == 1 and n > near:  # the same of all sizes, but for where the end lies
+        first, grows = _single_borders(columns._replace(size=near), size)
+        borders = first + (n - near) * grows
+    else:
+        borders = _borders(columns, step, size)
     table = np.array((0, n * step, 0, 1, 0, beside * step))
     run = np.array((0, low * step, n * step))
-    return StripTables(1, table, run, first + n * grows, (n + beside) * step, n * step)
+    return StripTables(1, table, run, borders, (n + beside) * step, n * step)
 
 
 @lru_cache(512)
-def _borders(
-    taps: int, low: int, boundary: str, near: int, is_short: bool, step: int, size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(entries, 2) int64 each: fields of `BORDER` are the first, and once more the second for each column.
+def _single_borders(columns: AxisWindow, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(`_borders` of single elements, what is added for each column more than there are)."""
+    first = _borders(columns, 1, size)
+    return first, _borders(columns._replace(size=columns.size + 1), 1, size) - first
 
-    is_short: of `near` columns, else of any more.
-    """
-    window = AxisWindow(0, taps, low, boundary)
-    within = np.arange(step)
 
-    def fields_of(columns: int) -> np.ndarray:
-        target = np.append(np.arange(low), np.arange(low, taps - 1) + columns)
-        source = border_elements(window, columns)[:-1]
-        places = (target[:, None] * step + within) * size, ((low + source[:, None]) * step + within) * size
-        return np.stack([places[0], np.where(source[:, None] < 0, -FILL, places[1])], -1).reshape(-1, 2)
-
-    first = fields_of(near)
-    grows = np.zeros_like(first) if is_short else fields_of(near + 1) - first
-    return first - near * grows, grows
+def _borders(columns: AxisWindow, step: int, size: int) -> np.ndarray:
+    """(entries, 2) int64: `BORDER` of all that lies beyond the ends."""
+    low, beside = columns.low, columns.taps - 1
+    fields = np.empty((beside, step, 2), np.int64)
+    target = np.arange(beside)
+    target[low:] += columns.size
+    source = border_elements(columns._replace(size=0), columns.size)[:-1, None]
+    within = np.arange(step) * size
+    fields[..., 0] = target[:, None] * (step * size) + within
+    fields[..., 1] = np.where(source < 0, -FILL, (low + source) * (step * size) + within)
+    return fields.reshape(-1, 2)
 
 
 def _several_strips(columns: AxisWindow, step: int, each: int, size: int) -> StripTables:
