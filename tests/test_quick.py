@@ -175,6 +175,13 @@ def test_a_kernel_larger_than_the_shape_of_a_bucket():
         assert ca.plan(ca.ConvProblem.parse(f"n1 c4 w{w} k4 s70")).problem.spatial == (w,)
 
 
+def test_buckets_ask_nothing_of_what_cannot_serve():
+    """Tiles of int8 are of layers without a stride."""
+    for size in range(10, 18):
+        made = ca.plan(ca.ConvProblem.parse(f"n1 c12 h{size} w{size} k16 r3 s3 stride3 int8"))
+        assert made.problem.spatial == (size, size)
+
+
 @pytest.mark.parametrize("seen", [0, shape_buckets.EXACT + 3], ids=["new layer", "known layer"])
 def test_nothing_is_asked_twice_of_the_pick(pick, monkeypatch, seen):
     """Whether it serves, and what it costs where that is not scaled from another shape."""

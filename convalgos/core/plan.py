@@ -89,9 +89,7 @@ class Plan(PlanArrays, Tabular, ABC):
     @cached_attribute
     def _key(self) -> FilterKey:
         """What filters are prepared for; found when it is first asked for, from the complete plan."""
-        form = self.filter_form()
-        key = FilterKey(self.algorithm, form, self._filter_device)
-        return shared_key(key) if type(form) is FilterForm else key
+        return shared_key(self.algorithm, self.filter_form(), self._filter_device)
 
     @property
     def computing(self) -> Plan:

@@ -22,7 +22,9 @@ TABLE_FIELDS = fields("m n o p q last_n last_o last_p last_q s_m s_n s_o s_p s_q
 Five = tuple[int, ...]
 
 
-def tables_of_offsets(counts: Five, totals: Five, strides: Five, length: int, variants: int = 1) -> np.ndarray:
+def tables_of_offsets(
+    counts: Five, totals: Five, strides: Five, length: int, variants: int = 1
+) -> np.ndarray:
     """(variants, length) int64 offsets, and behind them the last one again.
 
     Args:
