@@ -306,7 +306,7 @@ class WeightBoxPlan(KernelPlan):
 
 
 def _record(cut: BoxSizes, input_tiles: int) -> tuple[tuple[Any, ...], list[np.ndarray]]:
-    """The record of `read_box` on some tiles, zero where it reads nothing, and the tables that it points to."""
+    """The record of `read_box` on some tiles, zeros where it reads nothing, and tables that it points to."""
     values = box_values(cut) | {"input_tiles": input_tiles}
     tables = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     values |= {name: address_of_table(name, table) for name, table in tables.items()}
