@@ -20,7 +20,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
-from convalgos.cpu.gemm.offset_tables import VARIANTS, tables_of_offsets
+from convalgos.cpu.gemm.offset_tables import tables_of_offsets
 from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.layout.copied_borders import border_tables
 from convalgos.cpu.layout.strides import first_output, map_strides
@@ -113,14 +113,14 @@ class Blocks:
         return strided_rows.row_copier(p.itemsize, simd.lanes(p.itemsize), 1, 1)
 
     def pixel_table(self, spare: int) -> np.ndarray:
-        """(16, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
+        """(ways, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
         p = self.problem
         sizes = (self.images, *self.block)
         totals = (p.N, *p.spatial_out)
         n, _, d, h, w = self.strides
         strides = (n, d * (1 if self.copied and p.kernel[0] == 1 else p.stride[0]),
                    h * (1 if self.copied and p.kernel[1] == 1 else p.stride[1]), w * p.stride[2])  # fmt: skip
-        return tables_of_offsets((1, *sizes), (1, *totals), (0, *strides), self.pixels + spare, VARIANTS)
+        return tables_of_offsets((1, *sizes), (1, *totals), (0, *strides), self.pixels + spare)
 
     def tap_offsets(self, by_channel: bool, spare: int = 0) -> np.ndarray:
         """(taps + spare,) input offsets: channels outermost, as in a filter, or innermost, as channels last.
@@ -232,7 +232,7 @@ def block_extent(a: Any, block: int) -> BlockExtent:
 
 @jit.helper
 def table_number(a: Any, b: BlockExtent) -> int:
-    """Which of the 16 tables of `Blocks.pixel_table` a block takes: it may be cut short in each dimension."""
+    """Which of the tables of `Blocks.pixel_table` a block takes: it may be cut short in each dimension."""
     short = (b.images < a.images) * 8 + (b.slices < a.block_o) * 4
     return int(short + (b.rows < a.block_p) * 2 + (b.columns < a.block_q))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from convalgos.core import epilogue, workspaces
+from convalgos.core import epilogue
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import (
@@ -186,12 +186,13 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         free, parallel = self._free, self._parallel
 
         def call(x: np.ndarray, w: Any, y: np.ndarray, bias: np.ndarray | None, relu: bool) -> Any:
+            kept = True
             try:
                 workspace = free.pop()
             except IndexError:
                 workspace = None
             if workspace is None:  # outside of the handler: what this raises is one error, not two
-                workspace = self.new_workspace()
+                workspace, kept = self.new_workspace(), self._comes_again()
             try:
                 pool, threads = jit.pool_of_launch(True) if parallel else ALONE
                 return compiled(
@@ -199,9 +200,8 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
                     pool, threads,
                 )  # fmt: skip
             finally:
-                free.append(workspace)
-                if self._counted:
-                    workspaces.returned(self)
+                if kept:
+                    self._give_back(workspace)
 
         return call
 
