@@ -119,7 +119,8 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         if len(known) != len(names) or not all(map(known.__contains__, names)):
             different = sorted(known.keys() ^ {*names})
             raise ValueError(f"{algorithm.id}: record and values differ in {different}")
-        self._tables = {name: value for name, value in values.items() if type(value) is np.ndarray}
+        array = np.ndarray
+        self._tables = {name: value for name, value in values.items() if type(value) is array}
         known |= {name: address_of_table(name, table) for name, table in self._tables.items()}
         self.record = record_of_words(record, list(map(known.__getitem__, names)))
         self.steps, self._passes = tuple(steps), tuple(passes)
