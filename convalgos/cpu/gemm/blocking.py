@@ -125,13 +125,19 @@ class Blocks:
     def tap_offsets(self, by_channel: bool, spare: int = 0) -> np.ndarray:
         """(taps + spare,) input offsets: channels outermost, as in a filter, or innermost, as channels last.
         Spare ones are that of the last tap."""
-        p = self.problem
+        p, channels = self.problem, self.problem.w_shape[1]
         _, c, *spatial = self.strides
-        together = BLOCKS.get(p.layout, 1)
-        blocks = [(-(-p.w_shape[1] // together), together * c), (min(together, p.w_shape[1]), 1)]
+        lanes = min(BLOCKS.get(p.layout, 1), channels) or 1
+        blocks = -(-channels // lanes)
+        of_channels = [(blocks, lanes * c), (lanes, 1)]
         taps = [(r, s * e) for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
-        counts, strides = zip(*(blocks + taps if by_channel else taps + blocks), strict=True)
-        return tables_of_offsets(counts, counts, strides, p.gemm_k + spare)[0]
+        counts, strides = zip(*(of_channels + taps if by_channel else taps + of_channels), strict=True)
+        whole = channels == blocks * lanes  # else offsets of channels beyond the last are left out
+        found = tables_of_offsets(counts, counts, strides, math.prod(counts) + whole * spare)[0]
+        if whole:
+            return found
+        found = found[: p.gemm_k] if by_channel else found.reshape(-1, blocks * lanes)[:, :channels].ravel()
+        return np.pad(found, (0, spare), mode="edge")
 
 
 def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:
