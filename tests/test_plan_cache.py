@@ -139,6 +139,8 @@ def test_workspaces_of_many_shapes_are_bounded(monkeypatch):
         plan = ca.plan(problem, algorithm="cpu.direct")
         assert plan.workspace_bytes > workspaces.LARGE
         plan(images(size, 4, "f2"), W.astype("f2"))
+        assert not plan._free  # a size that comes once
+        plan(images(size, 4, "f2"), W.astype("f2"))
         plans.append(plan)
         kept = [p.workspace_bytes * len(p._free) for p in plans]
         assert sum(kept) == workspaces.workspace_bytes_held() <= 24 << 20

@@ -201,6 +201,15 @@ def test_taps_that_meet_the_input_against_counting():
             assert place == o * stride - low + first * dilation
 
 
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 3), (3, 2), (4, 6), (5, 1), (1, 4)])
+@pytest.mark.parametrize("padding", [(0, 0), (70, 0), (0, 300), (499, 499)])
+def test_taps_of_a_long_filter_that_meet_the_input(stride, dilation, padding):
+    p = one_dimension(700, 500 // dilation, padding=(padding,), stride=stride, dilation=dilation)
+    outputs, taps = np.arange(p.spatial_out[0]), np.arange(p.kernel[0])
+    places = np.add.outer(outputs * stride, taps * dilation) - padding[0]
+    assert taps_met(p, 0) == ((places >= 0) & (places < 700)).sum()
+
+
 def test_array_shape_follows_the_layout():
     problem = ConvProblem((2, 4, 9, 8), (6, 4, 3, 3))
     assert problem.array_shape(problem.x_shape) == (2, 4, 9, 8)

@@ -5,10 +5,12 @@ import random
 from dataclasses import replace
 from itertools import cycle
 
+import numpy as np
 import pytest
 from helpers import random_problems
 
 import convalgos as ca
+from convalgos.api import call_plans
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.wrapped_plans import EmptyPlan
 from convalgos.select import choose, devices, estimate, registry, shape_buckets
@@ -173,6 +175,43 @@ def test_a_kernel_larger_than_the_shape_of_a_bucket():
     assert shape_buckets.shape_of(layer, (1, 64)) is None
     for w in range(71, 110, 3):  # 64 stands for them all
         assert ca.plan(ca.ConvProblem.parse(f"n1 c4 w{w} k4 s70")).problem.spatial == (w,)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"padding": 1},
+        {"padding": "same", "stride": 2},
+        {"padding": ((2, 0), (1, 3)), "stride": (2, 1), "dilation": 2},
+        {"padding": 2, "boundary": "reflect"},
+        {"padding": 1, "groups": 2, "mode": "convolution"},
+    ],
+    ids=str,
+)
+def test_many_sizes_by_turns(how):
+    """Each problem is that of its own call, and each result that of its own sizes."""
+    rng, w = np.random.default_rng(3), np.arange(-27, 27, dtype="f4")
+    w = w.reshape(3 if how.get("groups", 1) == 1 else 6, -1, 3, 3)
+    c = w.shape[1] * how.get("groups", 1)
+    maps = [rng.integers(-4, 5, (1, c, h, 40 - h)).astype("f4") for h in range(8, 32)]
+    for turn in range(2):
+        for x in maps if turn else reversed(maps):
+            problem = ca.ConvProblem(x.shape, w.shape, **how)
+            of_call = call_plans.plan_for(
+                x.shape, w.shape, how.get("stride", 1), how["padding"], how.get("dilation", 1),
+                how.get("groups", 1), how.get("mode", "cross_correlation"), "channels_first", x.dtype, "auto",
+                "cpu", "forward", False, None, None, how.get("boundary", "zero"),
+            ).problem  # fmt: skip
+            assert of_call == problem and hash(of_call) == hash(problem) and of_call.flops == problem.flops
+            wanted = ca.plan(problem, algorithm="cpu.reference")(x, w)
+            np.testing.assert_allclose(ca.conv(x, w, **how), wanted, rtol=1e-4, atol=1e-2)
+
+
+def test_buckets_ask_nothing_of_what_cannot_serve():
+    """Tiles of int8 are of layers without a stride."""
+    for size in range(10, 18):
+        made = ca.plan(ca.ConvProblem.parse(f"n1 c12 h{size} w{size} k16 r3 s3 stride3 int8"))
+        assert made.problem.spatial == (size, size)
 
 
 @pytest.mark.parametrize("seen", [0, shape_buckets.EXACT + 3], ids=["new layer", "known layer"])

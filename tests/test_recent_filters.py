@@ -58,6 +58,20 @@ def test_a_filter_is_prepared_once_while_its_bytes_are_the_same(prepared):
     assert np.array_equal(PLAN(X, w), first) and len(prepared) == before + 1
 
 
+def test_plans_for_many_sizes_share_a_filter(prepared):
+    w = W.copy()
+    forms = set()
+    for h, width in ((6, 7), (9, 4), (12, 12), (5, 30), (6, 7)):
+        problem = ca.ConvProblem((1, 4, h, width), W.shape, padding=1)
+        x = RNG.integers(-4, 5, problem.x_shape).astype("f4")
+        made = ca.plan(problem, algorithm="cpu.direct")
+        check_of = ca.plan(problem, algorithm="cpu.reference")
+        assert np.array_equal(made(x, w), check_of(x, w))
+        forms.add(made._key)
+    of_direct = [p for p in prepared if p.algorithm == "cpu.direct"]
+    assert len(of_direct) == len(forms) < 5
+
+
 def test_other_views_of_the_same_memory_are_other_filters():
     w = W.copy()
     check(w)

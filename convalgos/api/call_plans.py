@@ -70,8 +70,7 @@ _kept, _clock = _plans.kept, _plans.clock
 
 @lru_cache(LAYERS)
 def _layer(*arguments: Any) -> list[ConvProblem]:
-    """Of all but the sizes of the maps in the arguments of calls: the problem of the first of them, once it is
-    there."""
+    """Of arguments of calls but the sizes of the maps: the problem of the first of them, once it is there."""
     return []
 
 

@@ -59,6 +59,9 @@ class Algorithm(ABC):
     bounded_with: ClassVar[str] = ""  # those of one word here have one `least_of_all`, which is asked once
     patterns: ClassVar[tuple[str, ...]] = ()  # of `filter_patterns.KERNEL_PATTERNS`: it needs one of them
     casts: ClassVar[bool] = True  # converts data of 16 bits; not where filters lose a pattern when rounded
+    least_prepare: ClassVar[float] = (
+        0.0  # seconds: a bound of `prepare_cost` of any filter, where it is its own
+    )
     filter_waits: ClassVar[float] = 0.5  # times that filters are read from afar, less what sums hide of it
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 
@@ -207,10 +210,6 @@ class Algorithm(ABC):
     def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds to prepare the filter."""
         return packing_seconds(problem.w_bytes)
-
-    def least_prepare(self) -> float:
-        """A lower bound of `prepare_cost` of any filter."""
-        return PREPARE_CALL if type(self).prepare_cost is Algorithm.prepare_cost else 0.0
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         """Of the prepared filter."""

@@ -75,7 +75,7 @@ def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
         idles = idles or getattr(_of_call, "idles", False)
         return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes, idles)).view(dtype)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT  # in half the time of `ctypes.data`
     return raw[start : start + nbytes].view(dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from convalgos.core import epilogue, recent_filters, workspaces
+from convalgos.core import epilogue, recent_filters
 from convalgos.core.arrays import as_numpy, like, writable_view
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.cached_attribute import cached_attribute
@@ -21,6 +21,7 @@ from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.core.tabular import Tabular
+from convalgos.core.workspaces import OwnWorkspaces
 
 __all__ = [
     "NOT_CHOSEN", "Choice", "Named", "Plan", "QuickCall", "flipped", "numpy_dtype", "result_dtype", "tell",
@@ -48,7 +49,7 @@ class Named(Protocol):
 QuickCall = Callable[[Any, Any, Any, Any, bool], Any]  # see `Plan.quick_call`
 
 
-class Plan(PlanArrays, Tabular, ABC):
+class Plan(PlanArrays, OwnWorkspaces, Tabular, ABC):
     """An algorithm fixed to a problem. `prepare` the filter once, then call with (x, filter).
 
     Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
@@ -81,17 +82,10 @@ class Plan(PlanArrays, Tabular, ABC):
         made._set_workspace(workspace_bytes)
         return made
 
-    def _set_workspace(self, workspace_bytes: int) -> None:
-        self.workspace_bytes = workspace_bytes
-        self._free: list[Any] = []  # workspaces not in use; list.pop and append are atomic
-        self._counted = workspace_bytes >= workspaces.LARGE
-
     @cached_attribute
     def _key(self) -> FilterKey:
         """What filters are prepared for; found when it is first asked for, from the complete plan."""
-        form = self.filter_form()
-        key = FilterKey(self.algorithm, form, self._filter_device)
-        return shared_key(key) if type(form) is FilterForm else key
+        return shared_key(self.algorithm, self.filter_form(), self._filter_device)
 
     @property
     def computing(self) -> Plan:
@@ -309,17 +303,17 @@ class Plan(PlanArrays, Tabular, ABC):
             workspace = self._free.pop()
         except IndexError:
             workspace = NONE_FREE
-        if workspace is NONE_FREE:  # outside of the handler: what this raises is one error, not two
-            workspace = self.new_workspace()
+        kept = workspace is not NONE_FREE
+        if not kept:  # outside of the handler: what this raises is one error, not two
+            workspace, kept = self.new_workspace(), self._comes_again()
         try:
             if rest is None and residual is None:
                 self.run(x, w.data, bias, fused, target, workspace)
             else:
                 self.run_finished(x, w.data, bias, residual, rest, target, workspace)
         finally:
-            self._free.append(workspace)
-            if self._counted:
-                workspaces.returned(self)
+            if kept:
+                self._give_back(workspace)
         if self._flips_result:
             target = np.ascontiguousarray(flipped(target))
         return target if out is None or target is out else copy_into(out, target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,9 @@ from convalgos.core.setting import Setting, setting
 COUNT = 2048  # plans that are kept at most,
 OBJECTS = 1 << 13  # bytes that Python takes for a plan beside its arrays, about
 SHARE = 1 / 8  # and of `workspaces.most` what their tables and small workspaces take
-BATCH = 8  # one in so many, or of so many bytes, goes at once where there is too much: they are sorted for that
+BATCH = (
+    8  # one in so many, or of so many bytes, goes at once where there is too much: they are sorted for that
+)
 
 forgotten = 0  # how often `forget_all_plans` was called: what others keep of plans is then out of date
 
@@ -116,25 +118,25 @@ def also_forget(forget: Callable[[], None]) -> None:
 def weight(plan: Plan) -> int:
     """Bytes of a plan, of the arrays that it holds, and of a workspace that is not counted by itself."""
     nbytes = OBJECTS + (plan.workspace_bytes if plan.workspace_bytes < workspaces.LARGE else 0)
-    seen: set[int] = set()  # arrays and plans, each of which counts once
-    waiting: list[Any] = [plan]  # what is reached through attributes and containers
+    seen: set[int] = set()  # arrays, plans and their workspaces, each of which counts once
+    waiting: list[Iterable[Any]] = [(plan,)]  # what is reached through attributes and containers
     while waiting:
-        value = waiting.pop()
-        kind = type(value)
-        if kind in _holds_none:
-            continue
-        if kind is dict:
-            waiting.extend(value.values())
-        elif kind is list or kind is tuple:
-            waiting.extend(value)
-        elif not issubclass(kind, np.ndarray | Plan):
-            _holds_none.add(kind)
-        elif id(value) not in seen:
-            seen.add(id(value))
-            if isinstance(value, np.ndarray):
+        for value in waiting.pop():
+            kind = type(value)
+            if kind in _holds_none or id(value) in seen:
+                continue
+            if kind is dict:
+                waiting.append(value.values())
+            elif kind is list or kind is tuple:
+                waiting.append(value)
+            elif isinstance(value, np.ndarray):
+                seen.add(id(value))
                 nbytes += value.nbytes
+            elif isinstance(value, Plan):
+                seen |= {id(value), id(value._free)}
+                waiting.append(vars(value).values())
             else:
-                waiting.extend([v for name, v in vars(value).items() if name != "_free"])
+                _holds_none.add(kind)
     return nbytes
 
 

@@ -62,9 +62,14 @@ class FilterKey:
         return f"{self.algorithm} on {self.form}" + ("" if self.device == "cpu" else f" on {self.device}")
 
 
+def shared_key(algorithm: str, form: FilterForm | ConvProblem, device: str) -> FilterKey:
+    """The one key that all plans of a form have: what was prepared for one of them is found by the next."""
+    key = FilterKey(algorithm, form, device)
+    return _shared(key) if type(form) is FilterForm else key
+
+
 @lru_cache(4096)
-def shared_key(key: FilterKey) -> FilterKey:
-    """The one of all keys that are equal: what was prepared for one plan is found by the next one's."""
+def _shared(key: FilterKey) -> FilterKey:
     return key
 
 

@@ -228,13 +228,13 @@ def _in_a_row(problem: Any, spatial: tuple[int, int, int]) -> Any:
 
 
 @lru_cache(256)
-@lru_cache(64)
 def one_group(problem: Any) -> Any:
     """The same layer of one of its groups: what is alike for any number of them is found once."""
     if problem.groups == 1:
         return problem
-    return problem.with_valid(
-        x_shape=(problem.N, problem.w_shape[1], *problem.spatial),
-        w_shape=(problem.gemm_n, *problem.w_shape[1:]),
-        groups=1,
-    )
+    x_shape = problem.N, problem.w_shape[1], *problem.spatial
+    layer = problem.of_layer
+    if "one_group" not in layer:  # as above
+        w_shape = problem.gemm_n, *problem.w_shape[1:]
+        layer["one_group"] = problem.with_valid(x_shape=x_shape, w_shape=w_shape, groups=1)
+    return on_map(layer["one_group"], x_shape)

@@ -23,7 +23,7 @@ def taps_met(problem: Any, dimension: int) -> int:
 
 
 def _pairs_before(end: int, stride: int, dilation: int) -> int:
-    """How many outputs and taps, as many as one likes of both, have output * stride + tap * dilation < end."""
+    """How many outputs and taps, of as many as one likes, have output * stride + tap * dilation < end."""
     if end <= 0:
         return 0
     apart = stride // math.gcd(stride, dilation)  # taps so far apart lie whole strides apart,

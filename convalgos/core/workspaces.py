@@ -30,6 +30,30 @@ class Owner(Protocol):
     _free: list[Any]
 
 
+class OwnWorkspaces:
+    """What a plan has of workspaces that are not in use.
+
+    It keeps those of its second call and later ones: a plan for sizes that come once leaves its memory to the
+    next, which finds it in the caches, and need not ask the system for new pages.
+    """
+
+    def _set_workspace(self, workspace_bytes: int) -> None:
+        self.workspace_bytes = workspace_bytes
+        self._free: list[Any] = []  # list.pop and append are atomic
+        self._counted = workspace_bytes >= LARGE
+        self._called = False
+
+    def _comes_again(self) -> bool:
+        """Whether a call asked for a workspace before."""
+        before, self._called = self._called, True
+        return before
+
+    def _give_back(self, workspace: Any) -> None:
+        self._free.append(workspace)
+        if self._counted:
+            returned(self)
+
+
 # A plan may go, and `_gone` be called, amid any line here, in the same thread.
 _lock = guarded(threading.RLock())
 _kept: OrderedDict[int, tuple[weakref.ref[Owner], int]] = (

@@ -41,6 +41,7 @@ from convalgos.cpu.layout import streaming
 from convalgos.cpu.runtime import half
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.plan import CALL, KernelPlan
+from convalgos.cpu.runtime.records import records_of_rows
 from convalgos.cpu.runtime.threads import SingleThreaded, plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 
@@ -68,8 +69,9 @@ class RowsPlan(KernelPlan):
         values: dict[str, int | np.ndarray] = {
             "size": p.itemsize, "sum_size": kernel[0], "tasks": tasks, "planes": p.N * p.C, "channels": p.C,
             "multiplier": p.gemm_n,
-            "band_count": len(tables.bands), "bands": np.array(tables.bands, ROW_BAND),
-            "strips": np.array(tables.strips, ROW_STRIP), "tiles": np.array(tables.tiles, ROW_TILE),
+            "band_count": len(tables.bands), "bands": records_of_rows(ROW_BAND, tables.bands),
+            "strips": records_of_rows(ROW_STRIP, tables.strips),
+            "tiles": records_of_rows(ROW_TILE, tables.tiles),
             "height": p.spatial[1], "width": p.spatial[2], **_steps("x", p.x_shape),
             **_steps("y", p.y_shape), "pad": p.padding[2][0], "row_step": p.dilation[1],
             "dilation_d": p.dilation[0], "step": c.row_stride,

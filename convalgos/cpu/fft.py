@@ -39,6 +39,7 @@ class Fft(Algorithm):
     """
 
     family: ClassVar[str] = "cpu.fft"
+    least_prepare: ClassVar[float] = spectral_cost.SPECTRUM_CALL
     exchanges: ClassVar[bool] = True
     spreads_nan: ClassVar[bool] = True
     boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
@@ -98,9 +99,6 @@ class Fft(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else spectral_cost.spectrum_seconds(self.cut(problem))
-
-    def least_prepare(self) -> float:
-        return spectral_cost.SPECTRUM_CALL
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else self.cut(problem).filter_bytes

@@ -41,6 +41,7 @@ def gauss_blocking(problem: ConvProblem) -> FftBlocking:
 @dataclass(frozen=True)
 class FftGauss(Algorithm):
     family: ClassVar[str] = "cpu.fft"
+    least_prepare: ClassVar[float] = spectral_cost.SPECTRUM_CALL
     spreads_nan: ClassVar[bool] = True
     boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
     bounded_with: ClassVar[str] = "spectra of maps"
@@ -74,9 +75,6 @@ class FftGauss(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else spectral_cost.spectrum_seconds(gauss_blocking(problem))
-
-    def least_prepare(self) -> float:
-        return spectral_cost.SPECTRUM_CALL
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else gauss_blocking(problem).filter_bytes

@@ -169,6 +169,7 @@ class FftLines(Algorithm):
     """Blocks of `length`, or of the length that is estimated best."""
 
     family: ClassVar[str] = "cpu.fft_lines"
+    least_prepare: ClassVar[float] = SPECTRUM_CALL
     spreads_nan: ClassVar[bool] = True
     length: int = 0
 
@@ -227,9 +228,6 @@ class FftLines(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return SPECTRUM_CALL + problem.K * self._cut(problem).n * SPECTRUM_ELEMENT
-
-    def least_prepare(self) -> float:
-        return SPECTRUM_CALL
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else problem.K * self._cut(problem).n * problem.itemsize

@@ -214,6 +214,7 @@ class FftPlanes(Algorithm):
     """Tiles of the size that is estimated best, or those of a map that it computes a part of."""
 
     family: ClassVar[str] = "cpu.fft_planes"
+    least_prepare: ClassVar[float] = SPECTRUM_CALL
     boundaries: ClassVar[tuple[str, ...]] = BOUNDARIES
     spreads_nan: ClassVar[bool] = True
     of_whole: tuple[PlaneAxis, ...] = ()  # the axes of the map that it computes a part of, in their tiles
@@ -251,9 +252,6 @@ class FftPlanes(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else SPECTRUM_CALL + self.filter_bytes(problem) / SPECTRUM_RATE
-
-    def least_prepare(self) -> float:
-        return SPECTRUM_CALL
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         cut, lanes = None if problem.is_empty else self._cut(problem), simd.lanes(problem.itemsize)

@@ -274,6 +274,7 @@ class FftTiles(ReadsBorders, Algorithm):
     box: int = 0  # tiles of a box, about; 0 for the number that is predicted best
 
     family: ClassVar[str] = "cpu.fft_tiles"
+    least_prepare: ClassVar[float] = 2 * PREPARE_CALL
     spreads_nan: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     writes: ClassVar[tuple[str, ...]] = reads
@@ -320,9 +321,6 @@ class FftTiles(ReadsBorders, Algorithm):
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return one_spectral_box(problem, self.t, 1).granule[3 - problem.ndim :]
-
-    def least_prepare(self) -> float:
-        return 2 * PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds

@@ -192,6 +192,7 @@ def _memory(p: ConvProblem, machine: Machine) -> float:
 @dataclass(frozen=True)
 class Im2col(Algorithm):
     family: ClassVar[str] = "cpu.im2col"
+    least_prepare: ClassVar[float] = PREPARE_CALL
     exchanges: ClassVar[bool] = True
     gemm: str
 
@@ -236,9 +237,6 @@ class Im2col(Algorithm):
             product = max(p.flops / rate, filters)  # of few pixels no more than to read them
             calls = cut.blocks * (1 + p.groups)
         return calls * GEMM_CALL[self.gemm] + filling + product + _memory(p, machine)
-
-    def least_prepare(self) -> float:
-        return PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         turned = self.gemm == "mkl" and problem.layout == "channels_last"

@@ -41,6 +41,7 @@ class Strassen(Algorithm):
     side: int
 
     family: ClassVar[str] = "cpu.strassen"
+    least_prepare: ClassVar[float] = PREPARE_CALL
     spreads_nan: ClassVar[bool] = True
     equal_bits: ClassVar[bool] = False  # parts of the filters are summed by different products
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
@@ -80,9 +81,6 @@ class Strassen(Algorithm):
         share = OF_BLOCKS if problem.y_layout in BLOCKS else 1.0
         sums = packed_blocking.seconds(cycles, problem, machine)
         return CALL + machine.launch + AMONG_LAYERS + share * sums
-
-    def least_prepare(self) -> float:
-        return PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return packing_seconds(problem.w_bytes + self.filter_bytes(problem))

@@ -156,7 +156,7 @@ class Known:
 
     def lookup(self, problem: ConvProblem) -> Entry:
         """What is known of a problem: empty where nothing is."""
-        if family(problem) not in self.families:  # found sooner than the text of a problem
+        if not self.families or family(problem) not in self.families:  # found sooner than a problem's text
             return {}
         return self.entries.get(str(problem), {})
 

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from convalgos.core.algorithm import Algorithm
+from convalgos.core.algorithm import PREPARE_CALL, Algorithm
 from convalgos.core.element_types import SHORT_FLOATS
 from convalgos.core.problem import ConvProblem
 from convalgos.select import devices, estimate, registry
@@ -51,10 +51,8 @@ def search(
             least = algorithm.least(forms[-1], machine)
             if len(forms) > 1:
                 least = min(least, algorithm.least(forms[0], machine))
-            if least < math.inf:
-                least, outputs = least + share * algorithm.least_prepare(), 1
-                if per_output:
-                    outputs = filled_outputs(problem, algorithm.granule(algorithm.computed(problem)))
+            least += share * least_prepare(algorithm)
+            if least < math.inf and (outputs := outputs_computed(algorithm, problem) if per_output else 1):
                 what = SEARCHES if algorithm.searches else READY
                 heappush(queue, (least / outputs, next(turns), what, (algorithm, outputs)))
 
@@ -66,7 +64,7 @@ def search(
             continue
         least = min([family[0].least_of_all(form, machine) for form in forms])
         if least < math.inf:
-            least += share * min([a.least_prepare() for a in family]) if share else 0.0
+            least += share * min([least_prepare(a) for a in family]) if share else 0.0
             heappush(queue, (least, next(turns), FAMILY, (family, forms)))
 
     found: list[tuple[float, str, Any]] = []  # (by what they are compared, id, the rest of a candidate)
@@ -79,8 +77,8 @@ def search(
         algorithm, outputs = waiting
         computed = problem if as_it_is else algorithm.computed(problem)
         if what == SEARCHES:
-            closer = (algorithm.closely(computed, machine) + share * algorithm.least_prepare()) / outputs
-            heappush(queue, (max(bound, closer), turn, READY, waiting))
+            closer = algorithm.closely(computed, machine) + share * least_prepare(algorithm)
+            heappush(queue, (max(bound, closer / outputs), turn, READY, waiting))
             continue
         algorithm = within(algorithm, computed, constraints)
         if algorithm.why_not(computed) is not None or not keeps(algorithm, problem, constraints):
@@ -94,6 +92,18 @@ def search(
         best = min(best, total / outputs)
     close = [rest for compared, _, rest in sorted(found) if compared <= slack * best]
     return [Candidate(algorithm, problem, *rest) for algorithm, *rest in close]
+
+
+def least_prepare(algorithm: Algorithm) -> float:
+    """Seconds that it takes at least to prepare any filter."""
+    usual = type(algorithm).prepare_cost is Algorithm.prepare_cost
+    return PREPARE_CALL if usual else algorithm.least_prepare
+
+
+def outputs_computed(algorithm: Algorithm, problem: ConvProblem) -> int:
+    """What `filled_outputs` counts of an algorithm; 0 where it cannot serve."""
+    computed = algorithm.computed(problem)
+    return 0 if algorithm.why_not(computed) else filled_outputs(problem, algorithm.granule(computed))
 
 
 def filled_outputs(problem: ConvProblem, granule: tuple[int, ...]) -> int:

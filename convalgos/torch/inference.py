@@ -13,7 +13,7 @@ single elements of a large one in such a way, call `forget_filters`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from convalgos.core import plan_cache
 from convalgos.core.plan import Plan
-from convalgos.core.prepared_filter import PreparedFilter
+from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.torch import functions, operators, plain_calls
 from convalgos.torch.eager import is_differentiated, is_idle, plain_values
 
@@ -31,8 +31,11 @@ BOUNDARIES = {
     "replicate": "edge",
     "circular": "wrap",
 }  # torch's -> ours
+Kept = TypeVar("Kept")
+
 ATTRIBUTE = "_convalgos_filters"  # of a module, in its __dict__
-SHAPES = 4  # of inputs, for which a module keeps its filter prepared
+SHAPES = 16  # of inputs, whose plans a module keeps; those of others are looked for among all plans
+FORMS = 4  # in which a module keeps its filter prepared: plans for many shapes read the same
 SMALL = (
     1 << 14
 )  # bytes of a filter that is compared as a whole in each call; 0.4 us where it is in the caches,
@@ -84,6 +87,7 @@ class Held(NamedTuple):
     sample: np.ndarray  # a view
     sampled: bytes
     steps: dict[tuple[Any, ...], PreparedCall]
+    forms: dict[FilterKey, PreparedFilter]
 
     @classmethod
     def of(cls, module: Any, weight: Tensor, bias: Tensor | None) -> Held | None:
@@ -97,7 +101,7 @@ class Held(NamedTuple):
         sample = values.reshape(-1)[:: 1 if values.nbytes <= SMALL else values.size // SAMPLES]
         how = _how(module)
         told = weight._version, plan_cache.forgotten, how, sample, sample.tobytes()
-        return cls(filters, added, *told, {})
+        return cls(filters, added, *told, {}, {})
 
     def is_of(self, module: Any, weight: Tensor, bias: Tensor | None) -> bool:
         return (
@@ -165,10 +169,17 @@ def _planned(module: Any, held: Held, input: Tensor, x: np.ndarray) -> PreparedC
         return None
     limits = False, None, None, BOUNDARIES[mode], 0.0, True
     plan = plain_calls.plan_of_numbers(x, weight.values, *read[3:], *limits)
-    while len(held.steps) >= SHAPES:
-        held.steps.pop(next(iter(held.steps)), None)
-    step = held.steps[x.shape, x.strides, x.dtype] = PreparedCall(plan, plan.prepare(weight.values))
-    return step
+    prepared = held.forms.pop(plan._key, None) or plan.prepare(weight.values)
+    _keep(held.forms, plan._key, prepared, FORMS)
+    return _keep(held.steps, (x.shape, x.strides, x.dtype), PreparedCall(plan, prepared), SHAPES)
+
+
+def _keep(kept: dict[Any, Kept], key: Any, value: Kept, most: int) -> Kept:
+    """Keep a value as the last one, and let go of the first where there are more than so many."""
+    while len(kept) >= most:
+        kept.pop(next(iter(kept)), None)
+    kept[key] = value
+    return value
 
 
 def forget_filters(model: nn.Module) -> None:

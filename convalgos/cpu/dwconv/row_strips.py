@@ -192,7 +192,7 @@ class Columns:
     def _inside(self, places: np.ndarray) -> np.ndarray:
         """Which lanes of vectors that begin there lie in the row, as bits."""
         before = self.pad - places  # lanes before the row
-        low, high = (np.clip(n, 0, self.lanes) for n in (before, before + self.size))
+        low, high = (np.minimum(np.maximum(n, 0), self.lanes) for n in (before, before + self.size))
         return np.asarray((np.int64(1) << high) - (np.int64(1) << low))
 
 

@@ -71,7 +71,7 @@ class RowTiling:
         """Elements of x from the first tap of a row to the last."""
         return int((self.problem.kernel[2] - 1) * self.problem.dilation[2])
 
-    @property
+    @cached_attribute
     def columns(self) -> Columns:
         p = self.problem
         row = p.spatial[2], p.padding[2][0], self.reach, p.stride[2], p.spatial_out[2]

@@ -20,7 +20,7 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
-from convalgos.cpu.gemm.offset_tables import VARIANTS, tables_of_offsets
+from convalgos.cpu.gemm.offset_tables import tables_of_offsets
 from convalgos.cpu.layout import strided_rows
 from convalgos.cpu.layout.copied_borders import border_tables
 from convalgos.cpu.layout.strides import first_output, map_strides
@@ -113,25 +113,31 @@ class Blocks:
         return strided_rows.row_copier(p.itemsize, simd.lanes(p.itemsize), 1, 1)
 
     def pixel_table(self, spare: int) -> np.ndarray:
-        """(16, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
+        """(ways, pixels + spare) input offsets of the pixels of a block, for each way of being cut short."""
         p = self.problem
         sizes = (self.images, *self.block)
         totals = (p.N, *p.spatial_out)
         n, _, d, h, w = self.strides
         strides = (n, d * (1 if self.copied and p.kernel[0] == 1 else p.stride[0]),
                    h * (1 if self.copied and p.kernel[1] == 1 else p.stride[1]), w * p.stride[2])  # fmt: skip
-        return tables_of_offsets((1, *sizes), (1, *totals), (0, *strides), self.pixels + spare, VARIANTS)
+        return tables_of_offsets((1, *sizes), (1, *totals), (0, *strides), self.pixels + spare)
 
     def tap_offsets(self, by_channel: bool, spare: int = 0) -> np.ndarray:
         """(taps + spare,) input offsets: channels outermost, as in a filter, or innermost, as channels last.
         Spare ones are that of the last tap."""
-        p = self.problem
+        p, channels = self.problem, self.problem.w_shape[1]
         _, c, *spatial = self.strides
-        together = BLOCKS.get(p.layout, 1)
-        blocks = [(-(-p.w_shape[1] // together), together * c), (min(together, p.w_shape[1]), 1)]
+        lanes = min(BLOCKS.get(p.layout, 1), channels) or 1
+        blocks = -(-channels // lanes)
+        of_channels = [(blocks, lanes * c), (lanes, 1)]
         taps = [(r, s * e) for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
-        counts, strides = zip(*(blocks + taps if by_channel else taps + blocks), strict=True)
-        return tables_of_offsets(counts, counts, strides, p.gemm_k + spare)[0]
+        counts, strides = zip(*(of_channels + taps if by_channel else taps + of_channels), strict=True)
+        whole = channels == blocks * lanes  # else offsets of channels beyond the last are left out
+        found = tables_of_offsets(counts, counts, strides, math.prod(counts) + whole * spare)[0]
+        if whole:
+            return found
+        found = found[: p.gemm_k] if by_channel else found.reshape(-1, blocks * lanes)[:, :channels].ravel()
+        return np.pad(found, (0, spare), mode="edge")
 
 
 def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -232,7 +238,7 @@ def block_extent(a: Any, block: int) -> BlockExtent:
 
 @jit.helper
 def table_number(a: Any, b: BlockExtent) -> int:
-    """Which of the 16 tables of `Blocks.pixel_table` a block takes: it may be cut short in each dimension."""
+    """Which of the tables of `Blocks.pixel_table` a block takes: it may be cut short in each dimension."""
     short = (b.images < a.images) * 8 + (b.slices < a.block_o) * 4
     return int(short + (b.rows < a.block_p) * 2 + (b.columns < a.block_q))
 

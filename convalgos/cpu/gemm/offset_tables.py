@@ -1,6 +1,6 @@
 """Offsets of what lies at regular distances along five dimensions, as the pixels of a block, or taps.
 
-A block at the end of a map is cut short: it has a table for each way of being so. Tables are filled by a
+A block at the end of a map is cut short: there is a table for each way of being so. Tables are filled by a
 kernel: plans are made for every size of a map.
 """
 
@@ -16,26 +16,37 @@ from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.runtime.records import record_of_words
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 
-VARIANTS = 16  # ways of being cut short along the last four dimensions
 TABLE_FIELDS = fields("m n o p q last_n last_o last_p last_q s_m s_n s_o s_p s_q variants length table")
 
-Five = tuple[int, ...]
+Sizes = tuple[int, ...]
 
 
-def tables_of_offsets(counts: Five, totals: Five, strides: Five, length: int, variants: int = 1) -> np.ndarray:
-    """(variants, length) int64 offsets, and behind them the last one again.
+def tables_of_offsets(counts: Sizes, totals: Sizes, strides: Sizes, length: int) -> np.ndarray:
+    """(ways of being cut short, length) int64 offsets, and behind them the last one again.
 
     Args:
         counts, totals: of a block, and of all, of which the last block has what is left.
         strides: elements between neighbours.
-        variants: 1 for whole blocks only, or VARIANTS, numbered as by `blocking.table_number`.
     """
-    lasts = [total % n or n if n else 0 for n, total in zip(counts[1:], totals[1:], strict=True)]
+    lasts = short_counts(counts[1:], totals[1:])
+    variants = ways_to_be_short(counts[1:], lasts)
     table = aligned_empty(variants * length, np.int64)
     values = *counts, *lasts, *strides, variants, length, jit.data_address()(table)
     record = record_of_words(TABLE_FIELDS, values)
     jit.launch(fill_tables(), jit.data_address()(record), 1)
     return table.reshape(variants, length)
+
+
+def short_counts(counts: Sizes, totals: Sizes) -> Sizes:
+    """What the last block has along each dimension."""
+    return tuple([total % n or n if n else 0 for n, total in zip(counts, totals, strict=True)])
+
+
+def ways_to_be_short(counts: Sizes, lasts: Sizes) -> int:
+    """How many tables there are: up to the last number that `blocking.table_number` gives a block, which has
+    a bit for each of the four dimensions along which it is short."""
+    n, o, p, q = [last < count for count, last in zip(counts, lasts, strict=True)]
+    return 1 + 8 * n + 4 * o + 2 * p + q
 
 
 @jit.specialise

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
+from convalgos.cpu.gemm.offset_tables import short_counts, ways_to_be_short
 from convalgos.cpu.gemm.row_blocking import RowBlocking
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -18,10 +19,9 @@ from convalgos.cpu.runtime.records import record_of_words
 from convalgos.cpu.vectors import microkernel
 from convalgos.cpu.vectors.simd import carray, pointer
 
-VARIANTS = 16  # ways of being cut short
 ROW_TABLE_FIELDS = fields(
-    "images slices rows columns last_images last_slices last_rows last_columns lanes out_h out_w staged "
-    "length step_d step_h channels taps_d taps_h taps_w dilation_d dilation_h dilation_w s_c s_d s_h "
+    "variants images slices rows columns last_images last_slices last_rows last_columns lanes out_h out_w "
+    "staged length step_d step_h channels taps_d taps_h taps_w dilation_d dilation_h dilation_w s_c s_d s_h "
     "stride_w phase more vectors starts places counts offsets"
 )
 
@@ -29,8 +29,8 @@ ROW_TABLE_FIELDS = fields(
 def row_tables(cut: RowBlocking) -> dict[str, int | np.ndarray]:
     """The tables of a block, int64, by their fields in the record of `row_driver`; the first holds them all.
 
-    vectors (16,): how many there are; starts, places and counts (16, table_length) of each: where it begins
-    in scratch, where its pixels go (in y, or in the staged row), and how many these are.
+    vectors (ways of being cut short,): how many there are; starts, places and counts (ways, table_length) of
+    each: where it begins in scratch, where its pixels go (in y, or in the staged row), how many these are.
     offsets (taps,): where they lie in scratch, channels outermost, and some more that are only asked for.
     """
     p = cut.problem
@@ -38,14 +38,15 @@ def row_tables(cut: RowBlocking) -> dict[str, int | np.ndarray]:
     step_d = s_d * (p.stride[0] if cut.steps[0] == 1 else 1)
     step_h = s_h * (p.stride[1] if cut.steps[1] == 1 else 1)
     sizes, totals = (cut.images, *cut.block), (p.N, *p.spatial_out)
-    lasts = [total % size or size for size, total in zip(sizes, totals, strict=True)]
+    lasts = short_counts(sizes, totals)
+    variants = ways_to_be_short(sizes, lasts)
     length, more = cut.vectors_of + cut.vectors, microkernel.PREFETCH_TAPS if p.gemm_k else 0
-    table = aligned_empty(VARIANTS * (1 + 3 * length) + p.gemm_k + more, np.int64)
+    table = aligned_empty(variants * (1 + 3 * length) + p.gemm_k + more, np.int64)
     begin = jit.data_address()(table)
-    starts, places, counts, offsets = (begin + 8 * VARIANTS * (1 + n * length) for n in range(4))
+    starts, places, counts, offsets = (begin + 8 * variants * (1 + n * length) for n in range(4))
     values = (
-        *sizes, *lasts, cut.lanes, *p.spatial_out[1:], cut.staged, length, step_d, step_h, p.w_shape[1],
-        *p.kernel, *p.dilation, s_c, s_d, s_h, p.stride[2], cut.phase, more,
+        variants, *sizes, *lasts, cut.lanes, *p.spatial_out[1:], cut.staged, length, step_d, step_h,
+        p.w_shape[1], *p.kernel, *p.dilation, s_c, s_d, s_h, p.stride[2], cut.phase, more,
         begin, starts, places, counts, offsets,
     )  # fmt: skip
     record = record_of_words(ROW_TABLE_FIELDS, values)
@@ -62,8 +63,8 @@ def fill_row_tables() -> Callable[..., None]:
 
     def fill_row_tables(args: int, task: int) -> None:
         a = carray(pointer(args), 1, ROW_TABLE_FIELDS)[0]
-        vectors = carray(pointer(a.vectors), VARIANTS, np.int64)
-        for variant in range(VARIANTS):
+        vectors = carray(pointer(a.vectors), a.variants, np.int64)
+        for variant in range(a.variants):
             images = a.last_images if variant // 8 % 2 else a.images
             slices = a.last_slices if variant // 4 % 2 else a.slices
             rows = a.last_rows if variant // 2 % 2 else a.rows

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core import epilogue, workspaces
+from convalgos.core import epilogue
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.integer_plan import IntegerFilter, IntegerPlan
@@ -128,12 +128,13 @@ class IntegerRecordPlan(CompiledPass, IntegerPlan):
             if relu and not scaled:
                 return None
             made = self._ready(w, epilogue.RELU if relu else None)
+            kept = True
             try:
                 workspace = free.pop()
             except IndexError:
                 workspace = None
             if workspace is None:  # outside of the handler: what this raises is one error, not two
-                workspace = self.new_workspace()
+                workspace, kept = self.new_workspace(), self._comes_again()
             try:
                 pool, threads = jit.pool_of_launch(True) if parallel else ALONE
                 return compiled(
@@ -141,9 +142,8 @@ class IntegerRecordPlan(CompiledPass, IntegerPlan):
                     pool, threads,
                 )  # fmt: skip
             finally:
-                free.append(workspace)
-                if self._counted:
-                    workspaces.returned(self)
+                if kept:
+                    self._give_back(workspace)
 
         return call
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from convalgos.core import epilogue, workspaces
+from convalgos.core import epilogue
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import (
@@ -119,7 +119,8 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         if len(known) != len(names) or not all(map(known.__contains__, names)):
             different = sorted(known.keys() ^ {*names})
             raise ValueError(f"{algorithm.id}: record and values differ in {different}")
-        self._tables = {name: value for name, value in values.items() if type(value) is np.ndarray}
+        array = np.ndarray
+        self._tables = {name: value for name, value in values.items() if type(value) is array}
         known |= {name: address_of_table(name, table) for name, table in self._tables.items()}
         self.record = record_of_words(record, list(map(known.__getitem__, names)))
         self.steps, self._passes = tuple(steps), tuple(passes)
@@ -186,12 +187,13 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         free, parallel = self._free, self._parallel
 
         def call(x: np.ndarray, w: Any, y: np.ndarray, bias: np.ndarray | None, relu: bool) -> Any:
+            kept = True
             try:
                 workspace = free.pop()
             except IndexError:
                 workspace = None
             if workspace is None:  # outside of the handler: what this raises is one error, not two
-                workspace = self.new_workspace()
+                workspace, kept = self.new_workspace(), self._comes_again()
             try:
                 pool, threads = jit.pool_of_launch(True) if parallel else ALONE
                 return compiled(
@@ -199,9 +201,8 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
                     pool, threads,
                 )  # fmt: skip
             finally:
-                free.append(workspace)
-                if self._counted:
-                    workspaces.returned(self)
+                if kept:
+                    self._give_back(workspace)
 
         return call
 

@@ -21,6 +21,7 @@ class BoxAlgorithm(Algorithm):
     m: int
     r: int = 3
 
+    least_prepare: ClassVar[float] = 2 * PREPARE_CALL
     filter_waits: ClassVar[float] = 1.3  # threads that share a map read all filters each
 
     @property
@@ -40,9 +41,6 @@ class BoxAlgorithm(Algorithm):
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return search.in_one_box(BoxSchedule, problem, self.m, self.r, 1).granule[3 - problem.ndim :]
-
-    def least_prepare(self) -> float:
-        return 2 * PREPARE_CALL
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds

@@ -25,7 +25,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.channel_vectors import place
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import KernelPlan, Workspace, arguments
-from convalgos.cpu.runtime.records import field_offset
+from convalgos.cpu.runtime.records import address_of_table, field_offset
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.box_plan import box_values
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, Box, box_of, image_tiles
@@ -305,11 +305,9 @@ class WeightBoxPlan(KernelPlan):
             launch(WRITE, group * each)
 
 
-def _record(cut: BoxSizes, input_tiles: int) -> tuple[tuple[int, ...], list[np.ndarray]]:
-    """The words of the record of `read_box` on some tiles, and the tables whose addresses stand in it."""
-    record = np.zeros(1, BOX_ARGUMENTS)
+def _record(cut: BoxSizes, input_tiles: int) -> tuple[tuple[Any, ...], list[np.ndarray]]:
+    """The record of `read_box` on some tiles, zeros where it reads nothing, and tables that it points to."""
     values = box_values(cut) | {"input_tiles": input_tiles}
-    tables = [v for v in values.values() if isinstance(v, np.ndarray)]
-    for name, value in values.items():
-        record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-    return tuple(record.view(np.int64).tolist()), tables
+    tables = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    values |= {name: address_of_table(name, table) for name, table in tables.items()}
+    return tuple(values.get(name, 0) for name in BOX_ARGUMENTS.names or ()), list(tables.values())

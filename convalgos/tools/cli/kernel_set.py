@@ -37,6 +37,7 @@ from convalgos.cpu.gemm import (
     gemv,
     lowered_plan,
     lowering,
+    offset_tables,
     outer_blocking,
     outer_driver,
     packed_plan,
@@ -46,6 +47,7 @@ from convalgos.cpu.gemm import (
     patches,
     row_driver,
     row_panels,
+    row_tables,
     scaled_plan,
     strassen_cut,
     strassen_driver,
@@ -175,10 +177,10 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
     band_kernels.run_separable_bands,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
-    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles,
+    mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, sparse_kernels.sum_sparse,
     upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
-    smm.multiply_planes_by_weights,
-    spectral_kernels.run_chunks, weights_driver.share_weight_box, sparse_kernels.sum_sparse,
+    smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables,
+    spectral_kernels.run_chunks, weights_driver.share_weight_box,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
