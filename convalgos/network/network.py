@@ -266,7 +266,7 @@ class Network:
             like = [work(p.planned.shapes) for p in self.plans() if not p.choice.of_other_shapes]
             own = work(shapes)
             near = any(own <= GROWTH * other and other <= GROWTH * own for other in like)
-            self.keep(plan, rough=plan.choice.of_other_shapes and not near)
+            self.keep(plan, rough=plan.planned.borrows or (plan.choice.of_other_shapes and not near))
         return plan
 
     def _planned_within(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:

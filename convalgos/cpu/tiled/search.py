@@ -25,8 +25,8 @@ OF_ALL_KINDS = (
     *("depth", "lanes", "channel_blocks", "filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
 )
 OF_LAYER = (
-    *("lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "phases", "row_tiles"),
-    *("slice_taps", "taps", "most_rows", "points", "u_bytes", "v_row"),
+    *("lanes", "channel_blocks", "filter_blocks", "phases", "row_tiles", "slice_taps", "taps", "points"),
+    *("u_bytes", "v_row"),
 )
 OF_PHASES = "phase_places", "point_taps"
 
@@ -75,7 +75,7 @@ def best(whole: S, box: int = 0) -> S:
 
 
 def boxed_like(known: S, problem: ConvProblem) -> S:
-    """The cut of a problem in the tiles, panels and about the boxes of one for other sizes of its maps."""
+    """The cut of a problem in the tiles and about the boxes of one for other sizes of its maps."""
     rows, columns = plane(problem)
     axes = rows._replace(outputs=known.rows.outputs), columns._replace(outputs=known.columns.outputs)
     of_layer = {name: getattr(known, name) for name in OF_LAYER}
