@@ -55,8 +55,6 @@ from convalgos.cpu.tiled.winograd_transforms import (
     winograd_pooled_tiles,
 )
 
-ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
-
 # Where other layers run in turn (see `bf16x3`): times the seconds of split products, and of large tiles.
 SPLIT_BETWEEN = LARGE_BETWEEN = 1.05
 LARGE = 6  # outputs of a tile
@@ -113,11 +111,9 @@ class WinogradPlan(BoxPlan):
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these are to be cut otherwise."""
-        known = self.cut
-        grown = problem.gemm_m / max(1, known.problem.gemm_m)
-        if not 1 / ALIKE <= grown <= ALIKE or known.threads != jit.thread_count():
+        if not search.is_alike(self.cut, problem):
             return None
-        return self.in_cut(problem, search.boxed_like(known, problem))
+        return self.in_cut(problem, search.boxed_like(self.cut, problem))
 
     def in_cut(self, problem: ConvProblem, cut: BoxSchedule) -> Self:
         """This plan for other sizes of the maps, cut into boxes for which filters would lie as they may."""
@@ -210,6 +206,9 @@ class Winograd(ReadsBorders, BoxAlgorithm):
 
     def plan(self, problem: ConvProblem) -> Plan:
         return WinogradPlan(problem, self, self._schedule(problem))
+
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return None if problem.is_zero_padded else self.why_not(problem)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         found = known.on_maps(problem) if isinstance(known, WinogradPlan) else None

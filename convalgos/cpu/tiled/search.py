@@ -11,6 +11,7 @@ from convalgos.core import profiles
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled.blocking import ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane, transformed_by
@@ -18,6 +19,7 @@ from convalgos.cpu.tiled.geometry import plane, transformed_by
 UNCUT = 4  # targets' worth of tiles up to which a row of a plain layout is not cut: its pieces are slow
 LONG = 4096  # tiles of one column in a row, from which on a box is WIDE of them where L2 holds these twice:
 WIDE = 256  # short pieces of rows that lie far apart come slowly from memory; Xeon (Granite Rapids)
+ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
 
 # Attributes that are the same for all kinds of tiles of a problem, and for maps of all sizes.
@@ -72,6 +74,12 @@ def best(whole: S, box: int = 0) -> S:
     own, shared = ([way for way in ways if way[1] is team] for team in (False, True))
     found = [_least_effort(whole, some) for some in (own, shared) if some]
     return found[0] if len(found) == 1 else min(found, key=lambda s: s.seconds(_usual_machine(s.threads)))
+
+
+def is_alike(known: BoxSchedule, problem: ConvProblem) -> bool:
+    """Whether a problem is to be cut into boxes of the size of those for other sizes of its maps."""
+    grown = problem.gemm_m / max(1, known.problem.gemm_m)
+    return 1 / ALIKE <= grown <= ALIKE and known.threads == jit.thread_count()
 
 
 def boxed_like(known: S, problem: ConvProblem) -> S:
