@@ -1,6 +1,7 @@
 """Prepared filters serve maps of all sizes: for a size that comes once none are prepared."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -8,9 +9,8 @@ import pytest
 import convalgos as ca
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import vector_bytes
-from convalgos.network import network as networks
 from convalgos.network.graph import Convolution, NetworkGraph
-from convalgos.network.network import Network
+from convalgos.network.network import REFINER, Network
 from convalgos.select import find_algorithm
 from convalgos.select.choose import plan_like
 from convalgos.select.constraints import Constraints
@@ -86,10 +86,10 @@ def test_sizes_that_come_again_get_filters_of_their_own(shipped_figures):
     assert net.plans()[-1].filters is first.filters
     if not net.plans()[-1].planned.borrows:
         pytest.skip("another algorithm is chosen on this machine")
-    for _ in range(networks.AGAIN):
+    for _ in range(net.plans()[-1].again):
         np.testing.assert_allclose(net(small), y, rtol=0, atol=2e-5 * np.abs(y).max())
     for thread in threading.enumerate():
-        if thread.name == networks.REFINER:
+        if thread.name == REFINER:
             thread.join()
     refined = net.plans()[-1]
     assert refined.planned.shapes["x"] == small.shape and not refined.planned.borrows
@@ -97,3 +97,34 @@ def test_sizes_that_come_again_get_filters_of_their_own(shipped_figures):
     np.testing.assert_allclose(net(small), y, rtol=0, atol=2e-5 * np.abs(y).max())
     net(random_array((1, width, 14, 15)))  # another one that comes once
     assert net.plans()[-1].filters is first.filters
+
+
+def test_choices_beside_the_calls_are_made_one_at_a_time(monkeypatch):
+    """Each may serve the sizes of the next, and calls have the interpreter to share with one of them only."""
+    layer = Convolution("y", ("x",), "y", random_array((8, 8, 3, 3)), padding=PAD)
+    net = Network(NetworkGraph(("x",), ("y",), (layer,), {"x": ("n", 8, "h", "w")}))
+    net(random_array((1, 8, 4, 4)))
+    inputs = [random_array((1, 8, n, n)) for n in (16, 32, 64)]
+    expected = [net(x) for x in inputs]
+    plan, running, most = net._plan, [], []
+
+    def slow_plan(*given):
+        running.append(None)
+        most.append(len(running))
+        time.sleep(0.05)
+        found = plan(*given)
+        running.pop()
+        return found
+
+    monkeypatch.setattr(net, "_plan", slow_plan)
+    for known in net.plans():
+        known.again = 3
+    for _ in range(3):
+        for x in inputs:
+            net(x)
+    for thread in threading.enumerate():
+        if thread.name == REFINER:
+            thread.join()
+    assert most == [1, 1, 1]
+    for x, y in zip(inputs, expected, strict=True):
+        np.testing.assert_allclose(net(x), y, rtol=0, atol=2e-5 * np.abs(y).max())

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from convalgos.network.staged_plan import StagedExplanation, StagedPlan
 
 PLANS = 64  # that a network keeps, for as many shapes of its inputs: those that came last
-AGAIN = 8  # runs of a plan after which it is worth to choose for its own shapes
+AGAIN = 8  # runs of a plan, at least, after which it is worth to choose for its own shapes,
+CHOOSING = 5e-3  # and for each of its filters these seconds of runs, as long as the choice takes; Zen 4
 REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
 
@@ -64,7 +65,8 @@ class NetworkPlan:
         self.choice = choice
         self.limits = limits
         self.filters = prepared_filters(planned, filters) if own is None else own
-        self.runs = count(1)  # where the choice is a rough one
+        self.runs = count(1)  # where the choice is a rough one,
+        self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
         known = None if like is None else like._executor
         self._executor: Executor = Executor(graph, planned, self.filters, memories, known)
 
@@ -103,7 +105,7 @@ class Network:
         self._plans: OrderedDict[Any, NetworkPlan] = OrderedDict()
         self._rough: set[Any] = set()  # shapes whose plan has the algorithms of much more, or less, work
         self._memories = MemoryPool()
-        self._lock = threading.Lock()
+        self._lock, self._refining = threading.Lock(), threading.Lock()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
     @property
@@ -147,7 +149,7 @@ class Network:
         """Let calls with inputs of its shapes run by a plan from now on.
 
         Args:
-            rough: until it has run AGAIN times, from when on a better one is looked for beside the calls.
+            rough: until it has run `again` times, from when on a better one is looked for beside the calls.
         """
         key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
         with self._lock:
@@ -247,7 +249,7 @@ class Network:
         else:
             with suppress(KeyError):  # another thread has let go of it just now
                 self._plans.move_to_end(key)
-        if key in self._rough and next(plan.runs) == AGAIN:
+        if key in self._rough and next(plan.runs) == plan.again:
             threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
         return plan.run(views)
 
@@ -276,9 +278,10 @@ class Network:
         return found
 
     def _refine(self, plan: NetworkPlan) -> None:
-        """Choose for the shapes of a plan, which has the choice of others."""
+        """Choose for the shapes of a plan that has others' choice: one at a time, as it serves those near."""
         shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
-        self.keep(self._plan(shapes, plan.limits))
+        with self._refining:
+            self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
         plans = self.plans()

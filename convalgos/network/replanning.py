@@ -336,6 +336,6 @@ class _Replanning:
 
 def _forget_oldest(memo: dict[Any, Any], most: int) -> None:
     """Make room for one more of so many."""
-    with suppress(RuntimeError, KeyError):  # another thread changes it just now
-        while len(memo) >= most:
+    while len(memo) >= most:
+        with suppress(RuntimeError, KeyError):  # another thread changes it just now
             del memo[next(iter(memo))]
