@@ -75,6 +75,9 @@ class DirectPixels(SingleThreaded, Algorithm):
             return "takes vectors along rows of channels_first maps; cpu.direct serves channels_last"
         return None
 
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return None if problem.is_zero_padded else self.why_not(problem)
+
     def takes_halves(self, problem: ConvProblem) -> bool:
         split = problem.stride[-1] <= strided_rows.MOST_STRIDE
         return split and super().takes_halves(problem) and half.why_not(problem.dtype) is None

@@ -27,6 +27,7 @@ import numpy as np
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.plan import Plan
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import row_panels
 from convalgos.cpu.gemm.all_products import AllProducts, least_sums, memory_seconds
@@ -145,6 +146,9 @@ class SmmPlan(KernelPlan):
     def _new_scratch(self) -> np.ndarray:
         """Zeroed: vectors are summed beyond the ends of rows too, and would be slow on denormal numbers."""
         return aligned_zeros(self.scratch_bytes or 0, np.uint8)
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, self._tiles)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """(groups, tiles, taps, filters of a tile)."""

@@ -55,8 +55,6 @@ from convalgos.cpu.tiled.winograd_transforms import (
     winograd_pooled_tiles,
 )
 
-ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
-
 # Where other layers run in turn (see `bf16x3`): times the seconds of split products, and of large tiles.
 SPLIT_BETWEEN = LARGE_BETWEEN = 1.05
 LARGE = 6  # outputs of a tile
@@ -101,6 +99,7 @@ def product_values(cut: BoxSchedule) -> dict[str, Any]:
 
 class WinogradPlan(BoxPlan):
     cut: BoxSchedule
+    borrows = False  # whether filters lie as for maps of other sizes, where they would not for its own
 
     def __init__(self, problem: ConvProblem, algorithm: Winograd, cut: BoxSchedule):
         kernel = (problem.itemsize, cut.lanes, algorithm.m, algorithm.r, cut.dims)
@@ -112,14 +111,18 @@ class WinogradPlan(BoxPlan):
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these are to be cut otherwise."""
-        known = self.cut
-        grown = problem.gemm_m / max(1, known.problem.gemm_m)
-        if not 1 / ALIKE <= grown <= ALIKE or known.threads != jit.thread_count():
+        if not search.is_alike(self.cut, problem):
             return None
-        cut = search.boxed_like(known, problem)
-        if (cut.vectors, cut.panels) != (known.vectors, known.panels):
-            return None
-        return self.in_boxes(problem, cut, **product_values(cut))
+        return self.in_cut(problem, search.boxed_like(self.cut, problem))
+
+    def in_cut(self, problem: ConvProblem, cut: BoxSchedule) -> Self:
+        """This plan for other sizes of the maps, cut into boxes for which filters would lie as they may."""
+        borrows = cut.vectors != self.cut.vectors
+        if borrows:
+            cut = cut.in_panels_of(self.cut)
+        made = self.in_boxes(problem, cut, **product_values(cut))
+        made.borrows = borrows
+        return made
 
     def pooled(self, pooling: PoolProblem) -> Self | None:
         if not pools_tiles(self.cut.rows, self.cut.columns, pooling):
@@ -204,9 +207,15 @@ class Winograd(ReadsBorders, BoxAlgorithm):
     def plan(self, problem: ConvProblem) -> Plan:
         return WinogradPlan(problem, self, self._schedule(problem))
 
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return None if problem.is_zero_padded else self.why_not(problem)
+
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
         found = known.on_maps(problem) if isinstance(known, WinogradPlan) else None
-        return found or self.plan(problem)
+        if found or not isinstance(known, WinogradPlan):
+            return found or self.plan(problem)
+        cut = self._schedule(problem)
+        return known.in_cut(problem, cut) if cut.is_like(known.cut) else self.plan(problem)
 
     def pools(self, problem: ConvProblem, pooling: PoolProblem) -> bool:
         tiles = search.in_one_box(BoxSchedule, problem, self.m, self.r, 1)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
     from convalgos.network.staged_plan import StagedExplanation, StagedPlan
 
-AGAIN = 8  # runs of a plan after which it is worth to choose for its own shapes
+AGAIN = 8  # runs of a plan, at least, after which it is worth to choose for its own shapes,
+CHOOSING = 5e-3  # and for each of its filters these seconds of runs, as long as the choice takes; Zen 4
 REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
 
@@ -62,7 +63,8 @@ class NetworkPlan:
         self.choice = choice
         self.limits = limits
         self.filters = prepared_filters(planned, filters) if own is None else own
-        self.runs = count(1)  # where the choice is a rough one
+        self.runs = count(1)  # where the choice is a rough one,
+        self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
         known = None if like is None else like._executor
         self._executor: Executor = Executor(graph, planned, self.filters, memories, known)
 
@@ -100,6 +102,7 @@ class Network:
         self.graph = graph
         self._plans: RecentPlans[NetworkPlan] = RecentPlans()
         self._memories = MemoryPool()
+        self._refining = threading.Lock()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
     @property
@@ -143,7 +146,7 @@ class Network:
         """Let calls with inputs of its shapes run by a plan from now on.
 
         Args:
-            rough: until it has run AGAIN times, from when on a better one is looked for beside the calls.
+            rough: until it has run `again` times, from when on a better one is looked for beside the calls.
         """
         key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
         self._plans.add(key, plan, rough)
@@ -234,7 +237,7 @@ class Network:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
-        if self._plans.is_rough(key) and next(plan.runs) == AGAIN:
+        if self._plans.is_rough(key) and next(plan.runs) == plan.again:
             threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
         return plan.run(views)
 
@@ -253,7 +256,7 @@ class Network:
             like = [work(p.planned.shapes) for p in self._plans.chosen()]
             own = work(shapes)
             near = any(own <= GROWTH * other and other <= GROWTH * own for other in like)
-            self.keep(plan, rough=plan.choice.of_other_shapes and not near)
+            self.keep(plan, rough=plan.planned.borrows or (plan.choice.of_other_shapes and not near))
         return plan
 
     def _planned_within(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
@@ -263,9 +266,10 @@ class Network:
         return found
 
     def _refine(self, plan: NetworkPlan) -> None:
-        """Choose for the shapes of a plan, which has the choice of others."""
+        """Choose for the shapes of a plan that has others' choice: one at a time, as it serves those near."""
         shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
-        self.keep(self._plan(shapes, plan.limits))
+        with self._refining:
+            self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:
         chosen = self._plans.chosen()

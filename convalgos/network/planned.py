@@ -134,6 +134,11 @@ class Planned:
         """The numbers of its steps, `alike_together`."""
         return alike_together(self.steps)
 
+    @property
+    def borrows(self) -> bool:
+        """Whether a step runs on filters that lie as for other sizes, as few runs do not pay for its own."""
+        return any(getattr(planned_step.plan, "borrows", False) for planned_step in self.steps)
+
     @cached_attribute
     def stack(self) -> Stack | None:
         """How its values lie upon each other; None where slices do at times of their own."""

@@ -86,6 +86,7 @@ class _Replanning:
         self._shapes = dict(inputs)
         self._sizes: dict[str, np.ndarray] = {}  # that regions compute of shapes, and others read
         self._choice, self._graph = choice, graph
+        self._once = math.isinf(growth)  # for a call that may be the only one of its sizes
         self._measured = devices.store("cpu").known()
         self._changes = self._measured.changes
         self._plans: dict[Any, Any] = {}  # of layers that the network has several times
@@ -227,7 +228,8 @@ class _Replanning:
             limits = self._limits_in(candidate.precision)
             like = partial(self._like_nearest, candidate.algorithm, problem, limits, known)
             same = problem == known.problem
-            self._plans[key] = known if same else self._made_once((known, problem), like)
+            wanted = known, problem, self._once
+            self._plans[key] = known if same else self._made_once(wanted, like)
         return self._plans[key]
 
     def _limits_in(self, precision: str) -> Constraints:
@@ -241,13 +243,16 @@ class _Replanning:
     ) -> Any:
         """The plan of a layer like the known one of the most similar work, which may be of other shapes.
 
-        What is cut anew for much more work than all of these have is one of them from then on.
+        What is cut anew for much more work than all of these have is one of them from then on. What shall run
+        more than once is planned anew where it is faster on filters that lie otherwise.
         """
         others: list[Any] = self._known.made_like.setdefault((known,), [known])
         work = problem.flops
         growth = [max(work, p.problem.flops) / max(1, min(work, p.problem.flops)) for p in others]
         least = min(growth)
         plan = choose.plan_like(algorithm, problem, limits, others[growth.index(least)])
+        if not self._once and getattr(plan, "borrows", False):
+            return algorithm.serve(problem, plan.choice)
         if least > ALIKE and len(others) < OTHERS:
             others.append(plan)
         return plan
@@ -331,6 +336,6 @@ class _Replanning:
 
 def _forget_oldest(memo: dict[Any, Any], most: int) -> None:
     """Make room for one more of so many."""
-    with suppress(RuntimeError, KeyError):  # another thread changes it just now
-        while len(memo) >= most:
+    while len(memo) >= most:
+        with suppress(RuntimeError, KeyError):  # another thread changes it just now
             del memo[next(iter(memo))]

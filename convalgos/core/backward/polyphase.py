@@ -20,6 +20,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.filter_patterns import pattern_of_phases
 from convalgos.core.plan import flipped
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import on_map
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,28 @@ def _axis(problem: ConvProblem, axis: int) -> list[_Places]:
     return found
 
 
+@lru_cache(256)
+def _layer(
+    channels: int, w_shape: Shape, axes: tuple[Any, ...], groups: int, layout: str, dtype: str,
+    compute_dtype: str, density: float, pattern: str,
+) -> ConvProblem:  # fmt: skip
+    """A phase on the smallest map, of which it is made for others; axes: taps, padding, dilation of each."""
+    taps, padding, dilation = zip(*axes, strict=True)
+    reach = ((n - 1) * step + 1 - sum(pads) for n, pads, step in axes)
+    return ConvProblem(
+        (1, channels, *(max(1, n) for n in reach)),
+        (*w_shape, *taps),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        dtype=dtype,
+        compute_dtype=compute_dtype,
+        density=density,  # of the turned filter; a pattern along its channels is none of it
+        pattern=pattern,
+    )
+
+
 def _phase(problem: ConvProblem, places: tuple[_Places, ...], forwards: dict[Any, ConvProblem]) -> Phase:
     start, size = tuple(p.start for p in places), tuple(p.size for p in places)
     if not all(p.taps for p in places):
@@ -122,17 +145,11 @@ def _phase(problem: ConvProblem, places: tuple[_Places, ...], forwards: dict[Any
     kind = (sizes, *((p.taps, p.padding, p.dilation) for p in places))
     forward = forwards.get(kind)
     if forward is None:
-        forward = forwards[kind] = ConvProblem(
-            (problem.N, problem.K, *sizes),
-            (problem.C, problem.gemm_n, *(p.taps for p in places)),
-            padding=tuple(p.padding for p in places),
-            dilation=tuple(p.dilation for p in places),
-            groups=problem.groups,
-            layout=problem.layout,
-            dtype=problem.dtype,
-            compute_dtype=problem.compute_dtype,
-            density=problem.density,  # of the turned filter; a pattern along its channels is none of it
-            pattern=pattern_of_phases(problem.pattern, problem.stride),
-        )
+        p = problem
+        layer = _layer(
+            p.K, (p.C, p.gemm_n), kind[1:], p.groups, p.layout, p.dtype, p.compute_dtype, p.density,
+            pattern_of_phases(p.pattern, p.stride),
+        )  # fmt: skip
+        forward = forwards[kind] = on_map(layer, (p.N, p.K, *sizes))
     assert forward.spatial_out == size, (problem, forward)
     return Phase(start, size, forward, tuple((p.first_tap, p.tap_step) for p in places), rows)

@@ -158,6 +158,19 @@ class BackwardData(ByForward):
             return PhasesPlan(problem, self, found, plans, spread=True)
         return PhasesPlan(problem, self, found, {f: self.child_plan(f) for f, _ in kinds})
 
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        return None  # `plan_like` tells
+
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        """The plans of its phases are like those of the known plan."""
+        if not isinstance(known, PhasesPlan) or self.slicing(problem) or self._spreads(problem):
+            return self.serve(problem)
+        plans = {f: known.plan_of_phase_like(f) for f, _ in self.kinds(problem)}
+        if any(plan is None or self.inner.why_not_on_maps(f) for f, plan in plans.items()):
+            return self.serve(problem)
+        like = {f: self.inner.plan_like(f, plan) for f, plan in plans.items() if plan}
+        return PhasesPlan(problem, self, self.subproblems(problem), like)
+
 
 @lru_cache(512)
 def spreads(problem: ConvProblem, algorithm: Algorithm, spare: float) -> bool:

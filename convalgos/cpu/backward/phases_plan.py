@@ -6,6 +6,7 @@ Kernels that can leave gaps between their outputs write the phases where they li
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,7 +74,9 @@ class PhasesPlan(BoundParts):
             plans: of their forward problems.
             spread: whether the plans write pixels of dx that lie a stride apart.
         """
-        super().__init__(problem, algorithm, algorithm.workspace_bytes(problem))
+        inner = sum(plan.workspace_bytes for plan in plans.values())
+        kinds = list(Counter(p.forward for p in found if p.forward).items())
+        super().__init__(problem, algorithm, inner + (0 if spread else phases_bytes(problem, kinds)))
         self._where = jit.data_address()
         self._interleaves = not (spread or is_whole(problem))
         self._subproblems = found
@@ -92,6 +95,20 @@ class PhasesPlan(BoundParts):
         self._phases_bytes = whole_lines(sum(computed))
         inner = max((plan.scratch_bytes or 0 for plan in plans.values()), default=0)
         self.scratch_bytes = self._phases_bytes + inner
+
+    @property
+    def borrows(self) -> bool:
+        """Whether a phase runs on filters that lie as for other sizes."""
+        return any(getattr(plan, "borrows", False) for plan in self._plans)
+
+    def plan_of_phase_like(self, forward: ConvProblem) -> Plan | None:
+        """That of a phase which is the same layer as a convolution of maps of other sizes."""
+        layer = forward.w_shape, forward.padding, forward.dilation
+
+        def is_like(plan: Plan) -> bool:
+            return (plan.problem.w_shape, plan.problem.padding, plan.problem.dilation) == layer
+
+        return next((plan for plan in self._plans if plan and is_like(plan)), None)
 
     def filter_form(self) -> FilterForm:
         forms = (

@@ -13,6 +13,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
+from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.gemm.all_products import SUMS, sums_seconds
@@ -127,6 +128,10 @@ class LoweredPlan(KernelPlan):
         passes = cut.passes if len(cut.passes) > 1 else ({},)
         scratch = lowered_bytes(cut, piece)
         super().__init__(problem, algorithm, LOWERED_ARGUMENTS, values, steps, scratch, passes)
+
+    def filter_form(self) -> FilterForm:
+        """Taps lie in the order of the lowered map, which is the same for maps of all sizes of a layout."""
+        return FilterForm.of(self.problem, self._panels, self.problem.layout)
 
     def pack_filter(self, w: np.ndarray) -> np.ndarray:
         """`packed_panels`, taps in the order of their table."""

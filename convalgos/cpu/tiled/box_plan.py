@@ -82,8 +82,8 @@ class BoxPlan(KernelPlan):
         if "multiply_box" not in others:
             values["multiply_box"] = multiply_box()
         values |= others
-        steps = [(share_box() if cut.team else run_each_box(), cut.threads)]
-        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, steps, cut.scratch_bytes, box_passes(cut))
+        scratch, passes = cut.scratch_bytes, box_passes(cut)
+        super().__init__(problem, algorithm, BOX_ARGUMENTS, values, box_steps(cut), scratch, passes)
         self.cut = cut
 
     def in_boxes(self, problem: ConvProblem, cut: BoxSizes, gather: int = 0, **others: int) -> Self:
@@ -92,7 +92,7 @@ class BoxPlan(KernelPlan):
         values["y_in_place"] = int(self._finishes_tiles and values["y_k"] == 1)
         if cut.depth.taps > 1:
             values["offsets"] = tap_offsets(cut)
-        plan = self.resized(problem, values, cut.scratch_bytes)
+        plan = self.resized(problem, values, cut.scratch_bytes, box_steps(cut))
         plan.cut, plan._passes = cut, box_passes(cut)
         return plan
 
@@ -119,6 +119,11 @@ class BoxPlan(KernelPlan):
         axes = [(a.stride, a.dilation, a.phases, a.taps, a.outputs) for a in (c.rows, c.columns)]
         panels = c.points, c.taps, c.vectors, c.panels, c.parts, c.lanes
         return FilterForm.of(self.problem, *axes, *panels, *c.laid)
+
+
+def box_steps(cut: BoxSizes) -> list[tuple[int, int]]:
+    """The kernel that computes boxes, by how many tasks."""
+    return [(share_box() if cut.team else run_each_box(), cut.threads)]
 
 
 def box_passes(cut: BoxSizes) -> tuple[dict[str, int], ...]:

@@ -79,9 +79,23 @@ class BoxSchedule(BoxSizes):
         ]
         vectors = max(fitting, default=self.vectors)
         if vectors < self.vectors:
-            for name in OF_PANELS:
-                self.__dict__.pop(name, None)
-            self.__dict__["vectors"] = vectors
+            self._take_panels(vectors)
+
+    def _take_panels(self, vectors: int) -> None:
+        for name in OF_PANELS:
+            self.__dict__.pop(name, None)
+        self.__dict__["vectors"] = vectors
+
+    def is_like(self, known: BoxSchedule) -> bool:
+        """Whether it is in tiles like those of a cut of the layer for other sizes of its maps."""
+        tiles, others = ((c.rows.outputs, c.columns.outputs, c.threads) for c in (self, known))
+        return tiles == others and type(self) is type(known)
+
+    def in_panels_of(self, known: BoxSchedule) -> Self:
+        """The same boxes on the filters of another cut of the layer, in panels as wide as there."""
+        made = self.cut_into(self.cuts, self.team)
+        made._take_panels(known.vectors)
+        return made
 
     @property
     def chunk(self) -> int:

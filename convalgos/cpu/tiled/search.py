@@ -11,6 +11,7 @@ from convalgos.core import profiles
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled.blocking import ONE_BOX, Cuts
 from convalgos.cpu.tiled.cost import WAIT, BoxSchedule
 from convalgos.cpu.tiled.geometry import plane, transformed_by
@@ -18,6 +19,7 @@ from convalgos.cpu.tiled.geometry import plane, transformed_by
 UNCUT = 4  # targets' worth of tiles up to which a row of a plain layout is not cut: its pieces are slow
 LONG = 4096  # tiles of one column in a row, from which on a box is WIDE of them where L2 holds these twice:
 WIDE = 256  # short pieces of rows that lie far apart come slowly from memory; Xeon (Granite Rapids)
+ALIKE = 2.0  # times as many outputs, up to which maps are cut into boxes of the same size
 BOXES = (6, 12, 24, 48, 96)  # tiles of a box that an exhaustive search tries
 
 # Attributes that are the same for all kinds of tiles of a problem, and for maps of all sizes.
@@ -25,8 +27,8 @@ OF_ALL_KINDS = (
     *("depth", "lanes", "channel_blocks", "filter_blocks", "depth_taps", "phases", "row_tiles", "stacks"),
 )
 OF_LAYER = (
-    *("lanes", "channel_blocks", "filter_blocks", "vectors", "panel", "panels", "phases", "row_tiles"),
-    *("slice_taps", "taps", "most_rows", "points", "u_bytes", "v_row"),
+    *("lanes", "channel_blocks", "filter_blocks", "phases", "row_tiles", "slice_taps", "taps", "points"),
+    *("u_bytes", "v_row"),
 )
 OF_PHASES = "phase_places", "point_taps"
 
@@ -74,8 +76,14 @@ def best(whole: S, box: int = 0) -> S:
     return found[0] if len(found) == 1 else min(found, key=lambda s: s.seconds(_usual_machine(s.threads)))
 
 
+def is_alike(known: BoxSchedule, problem: ConvProblem) -> bool:
+    """Whether a problem is to be cut into boxes of the size of those for other sizes of its maps."""
+    grown = problem.gemm_m / max(1, known.problem.gemm_m)
+    return 1 / ALIKE <= grown <= ALIKE and known.threads == jit.thread_count()
+
+
 def boxed_like(known: S, problem: ConvProblem) -> S:
-    """The cut of a problem in the tiles, panels and about the boxes of one for other sizes of its maps."""
+    """The cut of a problem in the tiles and about the boxes of one for other sizes of its maps."""
     rows, columns = plane(problem)
     axes = rows._replace(outputs=known.rows.outputs), columns._replace(outputs=known.columns.outputs)
     of_layer = {name: getattr(known, name) for name in OF_LAYER}

@@ -17,7 +17,13 @@ from convalgos.cpu import (
 )
 from convalgos.cpu.spectral import blocking, plane_driver, plane_transforms, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
-from convalgos.cpu.tiled import bilinear_transforms, fft_transforms, overlap_driver, winograd_transforms
+from convalgos.cpu.tiled import (
+    bilinear_transforms,
+    fft_transforms,
+    overlap_driver,
+    spectral_schedule,
+    winograd_transforms,
+)
 from convalgos.cpu.tiled.pooled_tiles import WINDOW
 
 Compiled = tuple[Callable[..., object], tuple[int, ...]]  # a factory of `jit.specialise` and what it is given
@@ -32,7 +38,7 @@ def transform_kernels(size: int, lanes: int) -> Iterator[Compiled]:
 def _of_spectra(size: int, lanes: int) -> Iterator[Compiled]:
     """Of products of spectra, of tiles and of whole maps."""
     wide = vector_bytes()
-    for rows in range(1, fft_tiles.ROWS[wide] + 1):
+    for rows in range(1, spectral_schedule.ROWS[wide] + 1):
         yield fft_tiles.sum_complex_panel, (size, lanes, rows)
     filters, blocks = blocking.PRODUCT_TILES[wide]
     for f, b in product((1, 2, 4), (1, 2)):
