@@ -10,8 +10,8 @@ from typing import Any
 
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
-# Elements that are transformed until a plan saves in time what planning takes, and of a single call that takes
-# longer than planning; Zen 4
+# Elements that are transformed until a plan saves what planning takes, and of a single call that takes longer
+# than planning; Zen 4
 PLANNED, PLANNED_AT_ONCE = 1 << 15, 1 << 17
 # Times as long as a filter, up to which lines are of about its length, and how often such sizes are asked for
 # before they are planned: each has another filter, so that nothing is known of the plans of others; Zen 4
