@@ -108,7 +108,7 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     planned.clear()
     ca.signal.oaconvolve(x, w, axes=1)
     assert not planned
-    x = array((2, new_sizes.PLANNED), "d")  # as long as planning takes
+    x = array((2, new_sizes.PLANNED_AT_ONCE), "d")  # as long as planning takes
     check(ca.signal.oaconvolve(x, w, axes=1), scipy.signal.oaconvolve(x, w, axes=1))
     assert planned
 

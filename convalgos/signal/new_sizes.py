@@ -10,7 +10,9 @@ from typing import Any
 
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
-PLANNED = 1 << 17  # elements that are transformed in about the time that planning takes; Zen 4
+# Elements that are transformed until a plan saves what planning takes, and of a single call that takes longer
+# than planning; Zen 4
+PLANNED, PLANNED_AT_ONCE = 1 << 15, 1 << 17
 # Times as long as a filter, up to which lines are of about its length, and how often such sizes are asked for
 # before they are planned: each has another filter, so that nothing is known of the plans of others; Zen 4
 ALIKE, ASKED_ALIKE = 4, 16

@@ -20,7 +20,13 @@ from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, larger, wanted_of
-from convalgos.signal.new_sizes import is_nearly_as_long, is_new, is_new_with_such_taps
+from convalgos.signal.new_sizes import (
+    PLANNED,
+    PLANNED_AT_ONCE,
+    is_nearly_as_long,
+    is_new,
+    is_new_with_such_taps,
+)
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.whole_transforms import transformed_whole
 
@@ -147,6 +153,8 @@ def _is_new(
     n, taps = x.shape[convolved[0]], w.shape[convolved[0]]
     if len(convolved) == 1 and is_nearly_as_long(taps, n):
         return is_new_with_such_taps(n, taps, x.dtype.char)
+    if elements < PLANNED_AT_ONCE:
+        elements = min(elements, PLANNED - 1)
     return is_new(key, elements)
 
 
