@@ -13,16 +13,17 @@ from convalgos.signal.size_cache import UNKNOWN, SizeCache
 # Elements that are transformed until a plan saves what planning takes, and of a single call that takes longer
 # than planning; Zen 4
 PLANNED, PLANNED_AT_ONCE = 1 << 15, 1 << 17
-# Times as long as a filter, up to which lines are of about its length, and how often such sizes are asked for
-# before they are planned: each has another filter, so that nothing is known of the plans of others; Zen 4
-ALIKE, ASKED_ALIKE = 4, 16
+ASKED = 3  # calls of a size from which on it comes often, however small it is
+ALIKE = 4  # times as long as a filter, up to which lines are of about its length
 KEPT = 1 << 22  # bytes of sizes
 
 _asked = SizeCache(KEPT)  # elements of all calls of a size
 
 
 def is_new(key: Any, elements: int, most: int = PLANNED) -> bool:
-    """Whether all calls of a size, each for so many elements, came to less than `most`, this one included."""
+    """Whether a size came less than ASKED times, and for less than so many elements in all calls, this one
+    included."""
+    elements = max(elements, -(-most // ASKED))
     if elements >= most:
         return False
     before = _asked[key]
@@ -46,5 +47,6 @@ def is_nearly_as_long(taps: int, n: int) -> bool:
 
 
 def is_new_with_such_taps(n: int, taps: int, char: str) -> bool:
-    """`is_new` of lines of n samples with a filter that is nearly as long."""
-    return is_new((n, taps, char), 1, ASKED_ALIKE)
+    """`is_new` of lines of n samples with a filter that is nearly as long, however long they are: each has
+    another one, so that nothing is known of the plans of others."""
+    return is_new((n, taps, char), 1, ASKED)
