@@ -178,9 +178,11 @@ def _runs(shape: Shape, strides: Shape, itemsize: int, lanes: int, order: bytes 
         strides: bytes from a filter to the next, and from a tap to the next along each dimension.
         order: of `packed_panels`, int64.
     """
-    if order is None and strides[0] > strides[1] and strides[1:] == _c_steps(shape, itemsize):
-        if (found := _runs_of_neighbours(math.prod(shape), lanes)) is not None:
-            return found
+    one_run = (
+        order is None and itemsize != strides[0] >= strides[1] and strides[1:] == _c_steps(shape, itemsize)
+    )
+    if one_run and (found := _runs_of_neighbours(math.prod(shape), lanes)) is not None:
+        return found
     places = np.zeros(shape, np.int64)
     for axis, stride in enumerate(strides[1:]):
         places += np.arange(shape[axis]).reshape(-1, *(1,) * (len(shape) - axis - 1)) * (stride // itemsize)
