@@ -88,7 +88,7 @@ def test_signals_of_one_length(char, mode):
     """By whole transforms at first, and then by a plan; of a signal and itself, or another one."""
     new_sizes._asked.clear()
     x, w = array(3000, char), array(2950, char)
-    for call in range(new_sizes.ASKED_ALIKE + 2):
+    for call in range(new_sizes.ASKED + 2):
         for other in (x, w, x.copy()):
             y, theirs = (m.fftconvolve(x, other, mode) for m in (ca.signal, scipy.signal))
             check(y, theirs, call)

@@ -133,7 +133,7 @@ class Blocks:
         taps = [(r, s * e) for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
         counts, strides = zip(*(of_channels + taps if by_channel else taps + of_channels), strict=True)
         whole = channels == blocks * lanes  # else offsets of channels beyond the last are left out
-        found = tables_of_offsets(counts, counts, strides, math.prod(counts) + whole * spare)[0]
+        found: np.ndarray = tables_of_offsets(counts, counts, strides, math.prod(counts) + whole * spare)[0]
         if whole:
             return found
         found = found[: p.gemm_k] if by_channel else found.reshape(-1, blocks * lanes)[:, :channels].ravel()

@@ -151,6 +151,25 @@ class Runs(NamedTuple):
     across: bool  # whether filters lie closer to each other than some taps
 
 
+def _c_steps(shape: Shape, itemsize: int) -> Shape:
+    """Bytes between neighbours along each dimension of an array that is laid in C's order."""
+    return tuple([itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+
+def _runs_of_neighbours(count: int, lanes: int) -> Runs | None:
+    """Those of taps that lie one behind the other; None where these are too few."""
+    runs = -(-count // lanes)
+    if runs >= FEW * count:
+        return None
+    table = np.empty((runs, 1 + lanes + 1), np.int64)
+    table[:, 1:-1] = np.arange(runs * lanes).reshape(runs, lanes)
+    table[:, 0], table[:, -1] = table[:, 1], 1
+    if more := runs * lanes - count:
+        table[-1, 1 + lanes - more :] = -1
+        table[-1, -1] = 0
+    return Runs(table, False)
+
+
 @lru_cache(64)
 def _runs(shape: Shape, strides: Shape, itemsize: int, lanes: int, order: bytes | None) -> Runs:
     """Those of taps of a shape; each alone, where filters are neighbours, or hardly any taps are.
@@ -159,6 +178,11 @@ def _runs(shape: Shape, strides: Shape, itemsize: int, lanes: int, order: bytes 
         strides: bytes from a filter to the next, and from a tap to the next along each dimension.
         order: of `packed_panels`, int64.
     """
+    one_run = (
+        order is None and itemsize != strides[0] >= strides[1] and strides[1:] == _c_steps(shape, itemsize)
+    )
+    if one_run and (found := _runs_of_neighbours(math.prod(shape), lanes)) is not None:
+        return found
     places = np.zeros(shape, np.int64)
     for axis, stride in enumerate(strides[1:]):
         places += np.arange(shape[axis]).reshape(-1, *(1,) * (len(shape) - axis - 1)) * (stride // itemsize)
