@@ -99,11 +99,12 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     monkeypatch.setattr(problems, "signal_plan", lambda *given: planned.append(given) or plan(*given))
     new_sizes._asked.clear()
     w = array((1, 300), "D")
-    calls = new_sizes.PLANNED // (2 * 3000)
-    for call in range(calls + 2):
-        x = array((2, 3000), "d")
-        check(ca.signal.oaconvolve(x, w, axes=1), scipy.signal.oaconvolve(x, w, axes=1), call)
-        assert bool(planned) == (call >= calls), call
+    for n, calls in ((3000, new_sizes.ASKED - 1), (new_sizes.PLANNED * 3 // 8, 1)):  # often, or long enough
+        planned.clear()
+        for call in range(calls + 2):
+            x = array((2, n), "d")
+            check(ca.signal.oaconvolve(x, w, axes=1), scipy.signal.oaconvolve(x, w, axes=1), call)
+            assert bool(planned) == (call >= calls), (n, call)
     ca.forget_plans()
     planned.clear()
     ca.signal.oaconvolve(x, w, axes=1)
