@@ -21,9 +21,7 @@ from convalgos.core.setting import Setting, setting
 COUNT = 2048  # plans that are kept at most,
 OBJECTS = 1 << 13  # bytes that Python takes for a plan beside its arrays, about
 SHARE = 1 / 8  # and of `workspaces.most` what their tables and small workspaces take
-BATCH = (
-    8  # one in so many, or of so many bytes, goes at once where there is too much: they are sorted for that
-)
+BATCH = 8  # one in so many, by number or by bytes, goes at once where there is too much: sorting takes time
 
 forgotten = 0  # how often `forget_all_plans` was called: what others keep of plans is then out of date
 
