@@ -344,10 +344,15 @@ def test_forms_of_direct_sums_without_borders_are_not_taken():
         ("cpu.direct", "n1 c8 h6 w50 k24 r1 s1", (6, 77)),
         ("cpu.depthwise.channels", "n1 c48 h24 w80 k48 r5 s5 p2 groups48 channels_last", (31, 97)),
         ("cpu.depthwise.channels", "n1 c32 d5 h6 w40 k32 t3 r3 s3 p1 stride2,2,1 groups32", (6, 9, 61)),
+        ("cpu.depthwise.channels", "n1 c48 h24 w80 k48 r5 s5 p2 groups48 blocked", (31, 97)),
+        ("cpu.depthwise.channels", "n1 c40 h12 w80 k40 r3 s3 p1 groups40 stride2 blocked", (13, 61)),
+        ("cpu.depthwise.channels", "n1 c32 d5 h6 w40 k32 t3 r3 s3 p1 groups32 blocked", (6, 9, 61)),
+        ("cpu.depthwise.channels", "n1 c32 h12 w40 k32 r7 s7 p3 groups32 blocked", (3, 61)),
     ],
 )
 def test_what_is_made_like_another_plan_is_that_of_its_own_sizes(name, text, sizes):
     """Every field of the record, and what the tables hold that it points to."""
+    text = text.replace("blocked", blocked_layout(vector_bytes() // 4))
     known, algorithm = ca.plan(ca.ConvProblem.parse(text), algorithm=name), find_algorithm(name)
     problem = known.problem.replace(x_shape=(*known.problem.x_shape[:2], *sizes))
     like, own = plan_like(algorithm, problem, Constraints(), known), algorithm.plan(problem)

@@ -21,6 +21,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.boundaries import BOUNDARIES, fills_alike
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import HALF_DTYPES
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, channels_together
@@ -30,6 +31,7 @@ from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.block_activations import block_kernel, kind_of_block
+from convalgos.cpu.dwconv.block_layers import BlockLayer, layer_in_blocks
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
     ChannelBlocking,
@@ -83,6 +85,7 @@ class ChannelsPlan(KernelPlan):
             folded: the gradient of a map with a border, of which the problem computes that with its border.
         """
         c = self._cut = cut
+        self._kernel = block_kernel(c)
         self.rows_apart = cut.spread is not None
         # pixels of channels_last belong to several tasks; what two of them write must not be finished twice
         self.finishes = c.problem.y_layout != "channels_last" and not c.overlaps
@@ -107,21 +110,37 @@ class ChannelsPlan(KernelPlan):
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these take other vectors of channels."""
+        if self._layer and (found := self._layer.fields(problem)):
+            plan = self.resized(problem, found[1], 0)
+            plan.__dict__.pop("_cut", None)
+            plan._kernel = found[0].kernel
+            return plan
         c, known = channel_blocking(problem), self._cut
         alike = (c.vectors, c.x_near, c.y_near) == (known.vectors, known.x_near, known.y_near)
         if self._folds or known.spread or not alike or _too_large(c):
             return None
         of_maps, pointed = map_fields(c)
         plan = self.resized(problem, of_maps, plan_threads() * c.scratch_bytes)
-        plan._cut, plan._pointed = c, pointed
+        plan.__dict__.pop("_layer", None)
+        plan._cut, plan._kernel, plan._pointed = c, block_kernel(c), pointed
         return plan
+
+    @cached_attribute
+    def _cut(self) -> ChannelBlocking:
+        """Of a plan on other maps found when it is first asked for."""
+        return channel_blocking(self.problem)
+
+    @cached_attribute
+    def _layer(self) -> BlockLayer | None:
+        """What plans of this layer on other maps are made of, where it is cut so."""
+        return None if self._folds else layer_in_blocks(self._cut)
 
     def _set_finish(self, fields: Any, y: int, residual: Any, activation: Any) -> np.ndarray:
         """What is kept within bounds is so in registers."""
         numbers = super()._set_finish(fields, y, residual, activation)
         if residual is not None:
             return numbers
-        kernel = block_kernel(self._cut)
+        kernel = self._kernel
         if (kind := kind_of_block(kernel, activation)) != CLIP:
             fields.filter_block = filter_block(*kernel, kind)
         elif activation.name != "clip":

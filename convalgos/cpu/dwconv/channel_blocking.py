@@ -15,15 +15,14 @@ from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.dwconv.block_columns import block_pixels
 from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2
 from convalgos.cpu.dwconv.channel_kernels import DEPTHWISE_ROWS, GROUPED_ROWS
-from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
+from convalgos.cpu.dwconv.row_bands import band_count, band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import computed_bytes, map_form
-from convalgos.cpu.runtime.threads import THREAD_UNITS, cached_by_threads, plan_threads
+from convalgos.cpu.runtime.threads import cached_by_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.halves import LINE_FORMS
 
 # Output pixels whose sums are in registers, by vector bytes and vectors of each pixel.
 MOST_PIXELS = {64: {1: 14, 2: 8}, 32: {1: 7, 2: 4}, 16: {1: 7, 2: 4}}
-EVEN_UNITS = 16  # units of work for each thread, from which on it matters little if one has one more
 
 
 class Spread(NamedTuple):
@@ -331,20 +330,10 @@ def _band_count(c: ChannelBlocking) -> int:
         row_bytes = p.spatial[0] * p.stride[1] * p.spatial[2] * c.source[0] * p.itemsize
     else:
         row_bytes = c.scratch_bytes // rows_out
-    threads, overlap = plan_threads(), p.kernel_extent[1] - 1  # rows of x that two bands share
+    overlap = p.kernel_extent[1] - 1  # rows of x that two bands share
     if c.shares_lines and leaves_l2(p):
         limit = l2 // (16 if c.band_ahead else 4)
         row_bytes += p.spatial_out[0] * p.spatial_out[2] * c.target[0] * p.itemsize
     shared = 0 if c.band_ahead and overlap <= 2 and crowds_sets(p) else overlap
     rows = max(1, shared, limit // row_bytes)
-    bands = -(-rows_out // rows)
-    while bands < rows_out:
-        units = p.N * c.blocks * bands
-        if units >= THREAD_UNITS * threads or (units >= threads and rows_out // (bands + 1) <= overlap):
-            break
-        bands += 1
-    units = p.N * c.blocks * bands
-    uneven = units % threads and units < EVEN_UNITS * threads
-    if c.in_blocks and uneven and rows_out // (threads * bands) > overlap:
-        bands *= threads  # rows that two bands share are read where they lie
-    return bands
+    return band_count(rows_out, rows, p.N * c.blocks, overlap, c.in_blocks)

@@ -49,7 +49,7 @@ def column_table(c: ChannelBlocking, from_pixel: int, to_pixel: int) -> tuple[np
     p = c.problem
     if not (c.ranged or c.has_border):
         of_row = p.spatial[2], p.spatial_out[2], p.stride[2], p.padding[2][0]
-        return _plain_columns(c.pixels, c.reach, *of_row, from_pixel, to_pixel), []
+        return plain_columns(c.pixels, c.reach, *of_row, from_pixel, to_pixel), []
     ranges: dict[tuple[int, int], np.ndarray] = {}  # by padding: blocks without any share theirs
     made, sources = [], []
     beyond = source_indices(p.boundary[2], p.spatial[2], *p.padding[2]) if c.has_border else np.zeros(0)
@@ -67,7 +67,7 @@ def column_table(c: ChannelBlocking, from_pixel: int, to_pixel: int) -> tuple[np
 
 
 @lru_cache(512)  # layers of one map size share them
-def _plain_columns(
+def plain_columns(
     pixels: int, reach: int, columns: int, columns_out: int, stride: int, pad: int, from_pixel: int,
     to_pixel: int,
 ) -> np.ndarray:  # fmt: skip
@@ -146,6 +146,40 @@ class PlainRows(NamedTuple):
         runs = self.runs.copy()
         runs[:, :3] = (slices + rows).T
         return _records(bands, CHANNEL_BAND), _records(runs, ROW_RUN)
+
+
+class LinearRows(NamedTuple):
+    """Tables of rows of pixels that lie side by side, which grow evenly with the columns of the maps."""
+
+    table: np.ndarray  # of no columns: the words of the bands, and behind them those of the runs
+    of_x: np.ndarray  # what a column of x adds,
+    of_y: np.ndarray  # and one of y
+    of_bands: int  # words
+
+    def in_columns(self, columns: int, columns_out: int) -> tuple[np.ndarray, np.ndarray]:
+        """The bands and runs of maps of so many columns."""
+        words = self.table + columns * self.of_x + columns_out * self.of_y
+        return words[: self.of_bands].view(CHANNEL_BAND), words[self.of_bands :].view(ROW_RUN)
+
+
+@lru_cache(512)  # layers of one height share them
+def linear_rows(p: RowsOf, bands: int, pixel: int, w: _Two) -> LinearRows:
+    """Those of maps that end in zeros.
+
+    Args:
+        pixel: elements between pixels of x and y.
+        w: elements between the slices and rows of the filter.
+    """
+    rows = _plain_rows(p, bands)
+
+    def words(columns: int, columns_out: int) -> np.ndarray:
+        row, row_out = columns * pixel, columns_out * pixel
+        source, target = (p.spatial[1] * row, row), (p.spatial_out[1] * row_out, row_out)
+        tables = rows.in_columns(columns, columns_out, source, target, w)
+        return np.concatenate([table.view(np.int64) for table in tables])
+
+    none = words(0, 0)
+    return LinearRows(none, words(1, 0) - none, words(0, 1) - none, rows.bands.size)
 
 
 @lru_cache(512)  # layers of one height share them
