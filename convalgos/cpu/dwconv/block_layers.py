@@ -122,7 +122,7 @@ class BlockLayer:
 
 
 def layer_in_blocks(c: ChannelBlocking) -> BlockLayer | None:
-    """The layer of a cut, of which `tables` and `fields` are those of other sizes; None where there is none."""
+    """The layer of a cut, which has the `tables` of other sizes; None where it is cut otherwise."""
     p = c.problem
     alike = BLOCKS.get(p.layout) == BLOCKS.get(p.y_layout) == c.lanes and c.vectors == 1
     if (

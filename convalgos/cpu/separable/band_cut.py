@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from convalgos.core import profiles
 from convalgos.core.allocator import whole_lines
@@ -86,16 +87,11 @@ class BandCut:
         return -(-self.block.depthwise.C // simd.lanes(4))
 
     @cached_attribute
-    def row_bands(self) -> list[tuple[int, int]]:
+    def row_bands(self) -> tuple[tuple[int, int], ...]:
         """(rows of x, rows of y) of each band."""
-        p, found, end = self.block.depthwise, [], 0
-        rows, rows_out, stride, pad = p.spatial[0], p.spatial_out[0], p.stride[0], p.padding[0][0]
-        for i in range(1, self.bands + 1):
-            begin, end = end, rows_out * i // self.bands
-            first = max(0, begin * stride - pad)
-            last = min(rows, (end - 1) * stride - pad + p.kernel_extent[0])
-            found.append((max(0, last - min(first, rows)), end - begin))
-        return found
+        p = self.block.depthwise
+        of_height = p.spatial[0], p.spatial_out[0], p.stride[0], p.padding[0][0], p.kernel_extent[0]
+        return _row_bands(*of_height, self.bands)
 
     @cached_attribute
     def hidden_pixels(self) -> int:
@@ -135,6 +131,19 @@ class BandCut:
         filters = sum(problem.w_bytes for problem in self.block.problems)
         moved = blocked_cut.INPUT * first.x_bytes * self.parts + blocked_cut.STORED * last.y_bytes
         return share * (p.N * image + moved) + filters / self.parts * FILTER[profiles.units_are_narrow()]
+
+
+@lru_cache(2048)  # layers of one height share them
+def _row_bands(
+    rows: int, rows_out: int, stride: int, pad: int, extent: int, bands: int
+) -> tuple[tuple[int, int], ...]:
+    found, end = [], 0
+    for i in range(1, bands + 1):
+        begin, end = end, rows_out * i // bands
+        first = max(0, begin * stride - pad)
+        last = min(rows, (end - 1) * stride - pad + extent)
+        found.append((max(0, last - min(first, rows)), end - begin))
+    return tuple(found)
 
 
 @cached_by_threads(256)

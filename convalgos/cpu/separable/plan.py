@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +14,10 @@ from convalgos.core.machine import vector_bytes
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.records import by_name, copy_of_record
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import BandCut, PanelCut, band_cut, band_cut_like
 from convalgos.cpu.separable.band_kernels import (
-    SEPARABLE_FIELDS,
     finish_means,
     run_separable_bands,
     sum_vectors,
@@ -26,11 +25,10 @@ from convalgos.cpu.separable.band_kernels import (
 from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
 from convalgos.cpu.separable.records import (
     FLOAT,
+    PART_OFFSETS,
     BandRecords,
     BiasedActivation,
-    KernelRecord,
     RunOutput,
-    no_part,
 )
 from convalgos.cpu.vectors import simd
 
@@ -76,8 +74,8 @@ class SeparablePlan:
         vectors = block.depthwise.N * self._cut.bands * self._cut.vectors
         self._sums_bytes = vectors * vector_bytes() if mean else 0
         self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
-        self._pixels = np.array([math.prod(block.depthwise.spatial_out)], FLOAT)
-        self._records = BandRecords(self._cut)
+        self._parts = block.parts if known is None else known._parts
+        self._records = BandRecords(self._cut, mean, known and known._records)
         self._key: FilterKey = self._own_key() if known is None else known._key
 
     def _own_key(self) -> FilterKey:
@@ -165,30 +163,26 @@ class SeparablePlan:
         return self._bound_at(places, settings)
 
     def _bound_at(self, at: RunPlaces, settings: BlockRun, *kept: Any) -> BoundRun:
-        last, tasks = self.block.problems[-1], self._tasks
+        tasks, records = self._tasks, self._records
         # all that is given is shared: threads find their parts in their caches after steps that need less
         share = (at.scratch_bytes - self._sums_bytes) // tasks // ALIGNMENT * ALIGNMENT
-        given = zip(self.block.parts, settings.w.data, settings.outputs, strict=True)
-        records = [self._records.of(*of_part, settings.found) for of_part in given]
-        x_shape, y_shape = self.block.problems[0].array_shapes[0], last.array_shapes[2]
-        records[0].set(x=at.x, x_n=math.prod(x_shape[1:]))
-        records[-1].set(y=at.y, y_n=math.prod(y_shape[1:]))
+        record = copy_of_record(records.record)
+        fields, begin = by_name(record), jit.data_address()(record)
+        for part, w, output in zip(self._parts, settings.w.data, settings.outputs, strict=True):
+            if (given := settings.found.get(part)) is None:
+                given = settings.found[part] = records.output_of(part, w, output)
+            records.set_output(getattr(fields, part), part, given, output.activation)
+        getattr(fields, self._parts[0]).x = at.x
+        last = getattr(fields, self._parts[-1])
+        last.y = at.y
         if at.residual:
-            records[-1].set(residual=at.residual - at.y, adds=1)
-        found = dict(zip(self.block.parts, records, strict=True))
-        e, d, p = (found.get(part, no_part()) for part in SeparableBlock._fields)
-        address = jit.data_address()
-        record = KernelRecord(
-            SEPARABLE_FIELDS, tasks=tasks, images=last.N, band_count=self._cut.bands,
-            band_tiles=address(self._records.tiles), expansion=e.address, depthwise=d.address,
-            projection=p.address, vectors=self._cut.vectors, scratch=at.scratch,
-            scratch_bytes=share, hidden_bytes=self._cut.hidden_bytes,
-            parts=self._cut.parts, pixels=address(self._pixels),
-        )  # fmt: skip
-        launches = [Launch(run_separable_bands(), record.address, tasks)]
+            last.residual, last.adds = at.residual - at.y, 1
+        run = fields.run
+        run.tasks, run.scratch, run.scratch_bytes = tasks, at.scratch, share
+        run.expansion, run.depthwise, run.projection = [begin + offset for offset in PART_OFFSETS]
+        launches = [Launch(run_separable_bands(), begin, tasks)]
         if at.mean:
-            sums = at.scratch + tasks * share
-            record.set(sums=sums, mean=at.mean, sum_pixels=sum_vectors(FLOAT.itemsize, self._lanes))
-            finish = finish_means(FLOAT.itemsize, self._lanes)
-            launches.append(Launch(finish, record.address, 1, alone=True))
-        return jit.bound_run(tuple(launches), self, settings, *kept, e, d, p, record, settings=settings)
+            run.sums, run.mean = at.scratch + tasks * share, at.mean
+            run.sum_pixels = sum_vectors(FLOAT.itemsize, self._lanes)
+            launches.append(Launch(finish_means(FLOAT.itemsize, self._lanes), begin, 1, alone=True))
+        return jit.bound_run(tuple(launches), self, settings, *kept, record, settings=settings)

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.epilogue import RELU, Activation
-from convalgos.cpu.dwconv.block_activations import BlockKernel, kind_of_block
+from convalgos.cpu.dwconv.block_activations import kind_of_block
+from convalgos.cpu.dwconv.block_layers import layer_in_blocks, tables_in_blocks
 from convalgos.cpu.dwconv.channel_kernels import filter_block
 from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
-from convalgos.cpu.dwconv.channel_tables import band_tables, column_table
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
-from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record
-from convalgos.cpu.separable.band_cut import BandCut, PanelCut
-from convalgos.cpu.separable.band_kernels import BAND_TILES
+from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record, field_offset
+from convalgos.cpu.separable.band_cut import BandCut
+from convalgos.cpu.separable.band_kernels import BAND_TILES, SEPARABLE_FIELDS
+from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
-from convalgos.cpu.vectors.halves import SAME
 
 FLOAT = np.dtype(np.float32)
+# The record of the driver, and those of all convolutions that a block may have.
+BLOCK_RECORDS = np.dtype(
+    [
+        ("run", SEPARABLE_FIELDS),
+        ("expansion", BLOCKED_ARGUMENTS),
+        ("depthwise", CHANNEL_KERNEL_FIELDS),
+        ("projection", BLOCKED_ARGUMENTS),
+    ]
+)
+PART_OFFSETS = tuple([field_offset(BLOCK_RECORDS, part) for part in SeparableBlock._fields])
 LIMITS = np.array([-np.inf, np.inf, 0, np.inf], FLOAT)  # of none, and of ReLU
 
 
@@ -36,151 +47,136 @@ class BiasedActivation(NamedTuple):
     activation: Activation | None = None
 
 
-class KernelRecord:
-    """A record of int64 fields, zero but for those that are given, and the arrays that they point to."""
-
-    def __init__(self, fields: np.dtype, kept: tuple[Any, ...] = (), **values: int):
-        self._record, self._kept = empty_record(fields), kept
-        self._set_fields()
-        self.set(**values)
-
-    def _set_fields(self) -> None:
-        self._fields, self.address = by_name(self._record), jit.data_address()(self._record)
-
-    def copy(self, *kept: Any) -> KernelRecord:
-        """Another record of the same values, which keeps these, too."""
-        made = KernelRecord.__new__(KernelRecord)
-        made._record, made._kept = copy_of_record(self._record), (*self._kept, *kept)
-        made._set_fields()
-        return made
-
-    def set(self, *kept: Any, **values: int) -> None:
-        """Set fields by name."""
-        self._kept += kept
-        for name, value in values.items():
-            setattr(self._fields, name, value)
-
-
-@cache
-def no_part() -> KernelRecord:
-    """That of a part of a block that is not there."""
-    return KernelRecord(BLOCKED_ARGUMENTS)
-
-
 class RunOutput(NamedTuple):
-    """The filter of a convolution, and what follows its sums, as fields of a record."""
+    """The filter of a convolution, and what follows its sums, as a record has them."""
 
-    values: dict[str, int]
-    limits: int  # address of the two that sums are kept within
-    kept: tuple[Any, ...]  # what the fields point to
+    addresses: tuple[int, int, int, int, int]  # of w, bias, numbers, what else follows (or 0), and limits
+    kept: tuple[Any, ...]  # what these point to
 
 
 class BandRecords:
-    """Tables of a cut, which all runs share, and the records of its convolutions."""
+    """The record of a block but for its runs, which copy it, and the tables of a cut, which they share."""
 
-    def __init__(self, cut: BandCut):
-        self._cut, self._lanes = cut, simd.lanes(FLOAT.itemsize)
-        self._tables: list[np.ndarray] = []
-        self._records: dict[str, KernelRecord] = {}  # of each part of the block
-        self.tiles = np.zeros(cut.bands, BAND_TILES)  # the table `band_tiles`
-        self._add_depthwise()
-        p, lanes = cut.block.depthwise, self._lanes
-        rows_in, rows_out = zip(*cut.row_bands, strict=True)
-        for name, part, rows, wide, x_block, y_block in (
-            ("expansion", cut.expansion, rows_in, p.spatial[1], None, cut.hidden_pixels * lanes),
-            ("projection", cut.projection, rows_out, p.spatial_out[1], cut.middle_pixels * lanes, None),
-        ):
-            if part is not None:
-                pixels = [count * wide for count in rows]
-                self._add_product(name, part, pixels, x_block, y_block)
-
-    def of(
-        self, part: str, w: np.ndarray, output: BiasedActivation, found: dict[str, RunOutput]
-    ) -> KernelRecord:
-        """The record of a run of a part of the block, but for its arrays.
-
-        Args:
-            found: what the sizes of the maps do not change, of each part, by runs of the same filters and
-                outputs; what is not there yet is added.
+    def __init__(self, cut: BandCut, mean: bool, known: BandRecords | None = None):
         """
-        if (run := found.get(part)) is None:
-            run = found[part] = self._output_of(part, w, output)
-        record = self._records[part].copy(self, run)
-        record.set(**run.values)
-        if part != "depthwise":
-            record.set(limits=run.limits)
-        elif (kind := kind_of_block(self._depthwise_kernel, output.activation)) != CLIP:
-            kernel = filter_block(*self._depthwise_kernel, kind)
-            record.set(filter_block=kernel, finish=0, bounds=run.values["finish_numbers"])
+        Args:
+            mean: whether the means of the maps of y are computed, too.
+            known: of the same block for other sizes of its maps.
+        """
+        self._block, self._lanes = cut.block, simd.lanes(FLOAT.itemsize)
+        self._tables: list[np.ndarray] = []
+        self.record = empty_record(BLOCK_RECORDS) if known is None else copy_of_record(known.record)
+        fields = by_name(self.record)
+        if known is None:
+            self._layer = layer_in_blocks(cut.depthwise)
+            self._set_layers(fields, cut)
         else:
-            record.set(bounds=run.limits)
-        return record
+            self._layer = known._layer
+        self._set_run(fields.run, cut, mean)
+        self._set_depthwise(fields.depthwise, cut)
+        tiles = np.zeros(cut.bands, BAND_TILES)
+        if cut.expansion is not None:
+            self._set_product(fields.expansion, cut, tiles["expansion"], 0)
+        if cut.projection is not None:
+            self._set_product(fields.projection, cut, tiles["projection"], 1)
+        fields.run.band_tiles = self._table(tiles)
+        self._set_ends(fields)
 
-    def _output_of(self, part: str, w: np.ndarray, output: BiasedActivation) -> RunOutput:
-        filters, lanes, address = getattr(self._cut.block, part).K, self._lanes, jit.data_address()
+    def set_output(self, fields: Any, part: str, run: RunOutput, activation: Activation | None) -> None:
+        """Set what the sums of a part are made of, and what follows them, in the record of a run."""
+        fields.w, fields.bias, fields.finish_numbers, fields.finish, limits = run.addresses
+        if part != "depthwise":
+            fields.limits = limits
+        elif (kind := kind_of_block(self._kernel, activation)) == CLIP:
+            fields.bounds = limits
+        else:
+            fields.filter_block = filter_block(*self._kernel, kind)
+            fields.finish, fields.bounds = 0, fields.finish_numbers
+
+    def output_of(self, part: str, w: np.ndarray, output: BiasedActivation) -> RunOutput:
+        """What runs of the same filters and outputs are given for a part, whatever the sizes of the maps."""
+        filters, lanes, address = getattr(self._block, part).K, self._lanes, jit.data_address()
         bias = aligned_zeros((-(-filters // lanes) + 1) * lanes, FLOAT)  # with a vector of zeros behind
         if output.bias is not None:
             bias[:filters] = output.bias
         numbers = activation_numbers(FLOAT, output.activation)
         limits, finish = _output_step(output.activation, numbers)
-        values = {
-            "w": address(w), "bias": address(bias), "finish_numbers": address(numbers), "finish": finish,
-        }  # fmt: skip
-        return RunOutput(values, address(limits), (bias, numbers, limits, w))
+        addresses = address(w), address(bias), address(numbers), finish, address(limits)
+        return RunOutput(addresses, (bias, numbers, limits, w))
 
     def _table(self, table: np.ndarray) -> int:
         """The address of a table, which is kept."""
         self._tables.append(table)
         return jit.data_address()(table)
 
-    @property
-    def _depthwise_kernel(self) -> BlockKernel:
-        c = self._cut.depthwise
-        return FLOAT.itemsize, self._lanes, SAME, 1, 1, 1, c.pixels, *c.code, 0
+    def _set_layers(self, fields: Any, cut: BandCut) -> None:
+        """What the sizes of the maps do not change."""
+        p, lanes, d = cut.block.depthwise, self._lanes, fields.depthwise
+        fields.run.vectors, fields.run.parts = cut.vectors, cut.parts
+        d.size, d.from_pixel, d.to_pixel = FLOAT.itemsize, lanes, lanes
+        d.w_row, d.w_block = p.kernel[1] * lanes, p.kernel[0] * p.kernel[1] * lanes
+        d.taps, d.stride, d.dilation = p.kernel[1], p.stride[1], p.dilation[1]
+        for of_part, part in ((fields.expansion, cut.expansion), (fields.projection, cut.projection)):
+            if part is None:
+                continue
+            p = part.problem
+            of_part.unlimited, of_part.size, of_part.lanes = jit.data_address()(LIMITS), FLOAT.itemsize, lanes
+            of_part.vectors, of_part.panels, of_part.chunk = part.vectors, part.panels, part.chunk
+            of_part.entries, of_part.inner = part.entries, lanes
+            of_part.whole, of_part.rest = p.C // lanes, p.C % lanes
 
-    def _add_depthwise(self) -> None:
-        cut, c, lanes = self._cut, self._cut.depthwise, self._lanes
-        p = c.problem
-        row, row_out = p.spatial[2] * lanes, p.spatial_out[2] * lanes
-        w_row = p.kernel[2] * lanes
-        columns, self._of_columns = column_table(c, lanes, lanes)
-        bands, runs, _ = band_tables(c, (0, row), (0, row_out), (0, w_row))
-        x_block = cut.hidden_pixels * lanes if cut.expansion else p.spatial[1] * row
-        y_block = cut.middle_pixels * lanes if cut.projection else p.spatial_out[1] * row_out
-        values = {
-            "size": 4, "bands": self._table(bands), "runs": self._table(runs),
-            "columns": self._table(columns), "column_count": len(columns), "from_pixel": lanes,
-            "from_next": p.stride[1] * row, "from_vector": x_block, "to_pixel": lanes, "to_next": row_out,
-            "to_vector": y_block, "row_step": p.dilation[1] * row, "w_row": w_row,
-            "w_block": p.kernel[1] * w_row, "taps": p.kernel[2], "stride": p.stride[2],
-            "dilation": p.dilation[2], "filter_block": filter_block(*self._depthwise_kernel, CLIP),
-        }  # fmt: skip
-        self._records["depthwise"] = KernelRecord(CHANNEL_KERNEL_FIELDS, (), **values)
+    def _set_run(self, run: Any, cut: BandCut, mean: bool) -> None:
+        """What the driver reads."""
+        p = cut.block.depthwise
+        run.images, run.band_count, run.hidden_bytes = p.N, cut.bands, cut.hidden_bytes
+        if mean:
+            run.pixels = self._table(np.array([math.prod(p.spatial_out)], FLOAT))
 
-    def _add_product(
-        self, name: str, part: PanelCut, pixels: list[int], x_block: int | None, y_block: int | None
-    ) -> None:
-        """A pointwise convolution of so many pixels of each band.
+    def _set_depthwise(self, d: Any, cut: BandCut) -> None:
+        p, lanes = cut.block.depthwise, self._lanes
+        (h, w), (h_out, w_out) = p.spatial, p.spatial_out
+        found = self._layer and self._layer.tables((1, h, w), (1, h_out, w_out), cut.bands)
+        found = found or tables_in_blocks(cut.depthwise)
+        self._kernel, self._of_tables = found.kernel, found.kept
+        d.bands, d.runs = self._table(found.bands), self._table(found.runs)
+        d.columns, d.column_count = self._table(found.columns), len(found.columns)
+        d.from_next, d.row_step = p.stride[0] * w * lanes, p.dilation[0] * w * lanes
+        d.to_next = w_out * lanes
+        d.from_vector = (cut.hidden_pixels if cut.expansion else h * w) * lanes
+        d.to_vector = (cut.middle_pixels if cut.projection else h_out * w_out) * lanes
+        d.filter_block = found.filter_block
 
-        Args:
-            x_block, y_block: elements from a block of channels to the next; None in x and y themselves.
-        """
+    def _set_product(self, fields: Any, cut: BandCut, tiles: np.ndarray, last: int) -> None:
+        """The pointwise convolution before or behind the depthwise one, and its tiles of each band."""
+        part = cut.projection if last else cut.expansion
+        assert part is not None
         p, lanes = part.problem, self._lanes
-        whole = p.spatial[0] * p.spatial[1] * lanes
-        offsets = np.arange(part.entries + 1) * (whole if x_block is None else x_block)
+        width, whole = p.spatial[1], p.spatial[0] * p.spatial[1]
+        pixels = [rows[last] * width for rows in cut.row_bands]
+        read, written = (cut.middle_pixels, whole) if last else (whole, cut.hidden_pixels)
         tables, kinds = _tiles_of(tuple(sorted({*pixels})), part.rows, lanes)
         addresses = {count: self._table(table) for count, table in tables.items()}
-        self.tiles[name] = [addresses[count] for count in pixels]
-        kernels, last = tile_kernels(p.K, part.panels, FLOAT.itemsize, [(1, n, lanes) for n in kinds])
-        values = {
-            "unlimited": jit.data_address()(LIMITS), "size": 4, "lanes": lanes, "vectors": part.vectors,
-            "panels": part.panels,
-            "kernels": self._table(kernels), "last_kernels": self._table(last), "narrow": len(kinds),
-            "entries": part.entries, "inner": lanes, "whole": p.C // lanes, "rest": p.C % lanes,
-            "chunk": part.chunk, "offsets": self._table(offsets),
-            "y_block": whole if y_block is None else y_block,
-        }  # fmt: skip
-        self._records[name] = KernelRecord(BLOCKED_ARGUMENTS, (), **values)
+        tiles[:] = [addresses[count] for count in pixels]
+        kernels, last_kernels = _kernels_of(p.K, part.panels, tuple(kinds), lanes)
+        fields.kernels, fields.last_kernels = self._table(kernels), self._table(last_kernels)
+        fields.narrow, fields.y_block = len(kinds), written * lanes
+        fields.offsets = self._table(np.arange(part.entries + 1) * (read * lanes))
+
+    def _set_ends(self, fields: Any) -> None:
+        """Elements of an image of what the first part reads and the last one writes."""
+        first, last, lanes = self._block.problems[0], self._block.problems[-1], self._lanes
+        parts = self._block.parts
+        (h, w), (h_out, w_out) = first.spatial, last.spatial_out
+        getattr(fields, parts[0]).x_n = -(-first.C // lanes) * h * w * lanes
+        getattr(fields, parts[-1]).y_n = -(-last.K // lanes) * h_out * w_out * lanes
+
+
+@lru_cache(512)  # networks meet few kinds of tiles
+def _kernels_of(
+    filters: int, panels: int, lengths: tuple[int, ...], lanes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`tile_kernels` of tiles of so many pixels."""
+    return tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, lanes) for n in lengths])
 
 
 @lru_cache(512)  # layers of one map size share them
