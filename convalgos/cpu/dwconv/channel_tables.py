@@ -12,7 +12,7 @@ from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import COPIES, OUTSIDE, source_indices
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.taps import taps_meeting
-from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, first_columns
+from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
 from convalgos.cpu.dwconv.channel_lines import in_lines, line_order
 from convalgos.cpu.dwconv.channel_records import BEYOND, CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
 from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
@@ -72,12 +72,26 @@ def plain_columns(
     to_pixel: int,
 ) -> np.ndarray:  # fmt: skip
     """Those that end in zeros, and read no tables."""
-    firsts = first_columns(pixels, columns_out)  # (blocks,)
-    starts = firsts * stride - pad  # (blocks,)
-    made = np.zeros((len(firsts), len(COLUMN_BLOCK.names or ())), np.int64)
-    made[:, 0], made[:, 1] = starts * from_pixel, firsts * to_pixel
-    made[:, 2], made[:, 3] = np.maximum(0, -starts), np.maximum(0, starts + (reach - columns))
-    return _records(made, COLUMN_BLOCK)
+    made = _even_columns(pixels, -(-columns_out // pixels), stride, pad, from_pixel, to_pixel).copy()
+    last = columns_out - pixels
+    start, number = last * stride - pad, len(made) - 1
+    made[number] = start * from_pixel, last * to_pixel, max(0, -start), max(0, start + reach - columns), 0, 0
+    while number and (right := (number - 1) * pixels * stride - pad + reach - columns) > 0:
+        number -= 1
+        made[number, 3] = right
+    return np.ndarray(len(made), COLUMN_BLOCK, made)
+
+
+@lru_cache(512)
+def _even_columns(
+    pixels: int, blocks: int, stride: int, pad: int, from_pixel: int, to_pixel: int
+) -> np.ndarray:
+    """(blocks, fields) words of these, none of which overlaps another one or meets the right edge."""
+    firsts = np.arange(blocks) * pixels
+    starts = firsts * stride - pad
+    made = np.zeros((blocks, len(COLUMN_BLOCK.names or ())), np.int64)
+    made[:, 0], made[:, 1], made[:, 2] = starts * from_pixel, firsts * to_pixel, np.maximum(0, -starts)
+    return made
 
 
 def filler(c: ChannelBlocking) -> np.ndarray:
@@ -154,12 +168,17 @@ class LinearRows(NamedTuple):
     table: np.ndarray  # of no columns: the words of the bands, and behind them those of the runs
     of_x: np.ndarray  # what a column of x adds,
     of_y: np.ndarray  # and one of y
-    of_bands: int  # words
+    bands: int  # how many
+    runs: int
 
     def in_columns(self, columns: int, columns_out: int) -> tuple[np.ndarray, np.ndarray]:
         """The bands and runs of maps of so many columns."""
         words = self.table + columns * self.of_x + columns_out * self.of_y
-        return words[: self.of_bands].view(CHANNEL_BAND), words[self.of_bands :].view(ROW_RUN)
+        bands, runs = self.bands, self.runs  # views by `view` take several times as long
+        return (
+            np.ndarray(bands, CHANNEL_BAND, words),
+            np.ndarray(runs, ROW_RUN, words, bands * CHANNEL_BAND.itemsize),
+        )
 
 
 @lru_cache(512)  # layers of one height share them
@@ -179,7 +198,7 @@ def linear_rows(p: RowsOf, bands: int, pixel: int, w: _Two) -> LinearRows:
         return np.concatenate([table.view(np.int64) for table in tables])
 
     none = words(0, 0)
-    return LinearRows(none, words(1, 0) - none, words(0, 1) - none, rows.bands.size)
+    return LinearRows(none, words(1, 0) - none, words(0, 1) - none, len(rows.bands), len(rows.runs))
 
 
 @lru_cache(512)  # layers of one height share them

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from convalgos.core import profiles
 from convalgos.core.allocator import whole_lines
@@ -16,6 +17,7 @@ from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, band_blocking
 from convalgos.cpu.dwconv.channel_cost import block_cycles
+from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.gemm import blocked_cut, dealt_panels, packed_blocking
 from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, PASS, tile_cycles
 from convalgos.cpu.runtime.plan import CALL
@@ -67,6 +69,15 @@ class PanelCut:
         return sum(n * tiles * tile_cycles(pixels / tiles, v, self.problem.C) for n, v in widths)
 
 
+class BandRows(NamedTuple):
+    """Rows of each band, and the most that one has."""
+
+    read: tuple[int, ...]  # of x
+    written: tuple[int, ...]  # of y
+    most: int
+    most_out: int
+
+
 @dataclass(frozen=True)
 class BandCut:
     """How a block is cut."""
@@ -87,23 +98,21 @@ class BandCut:
         return -(-self.block.depthwise.C // simd.lanes(4))
 
     @cached_attribute
-    def row_bands(self) -> tuple[tuple[int, int], ...]:
-        """(rows of x, rows of y) of each band."""
+    def rows(self) -> BandRows:
+        """Of the bands."""
         p = self.block.depthwise
         of_height = p.spatial[0], p.spatial_out[0], p.stride[0], p.padding[0][0], p.kernel_extent[0]
-        return _row_bands(*of_height, self.bands)
+        return _rows_of_bands(*of_height, self.bands)
 
     @cached_attribute
     def hidden_pixels(self) -> int:
         """Of the expanded rows of a band, at most."""
-        rows = max(rows for rows, _ in self.row_bands)
-        return rows * self.block.depthwise.spatial[1] if self.expansion else 0
+        return self.rows.most * self.block.depthwise.spatial[1] if self.expansion else 0
 
     @cached_attribute
     def middle_pixels(self) -> int:
         """Of the filtered rows of a band, at most."""
-        rows = max(rows for _, rows in self.row_bands)
-        return rows * self.block.depthwise.spatial_out[1] if self.projection else 0
+        return self.rows.most_out * self.block.depthwise.spatial_out[1] if self.projection else 0
 
     @cached_attribute
     def hidden_bytes(self) -> int:
@@ -121,7 +130,7 @@ class BandCut:
         p = self.block.depthwise
         first, last = self.block.problems[0], self.block.problems[-1]
         image = -(-self.vectors // self.parts) * self.parts * block_cycles(p)
-        for rows, rows_out in self.row_bands:
+        for rows, rows_out in zip(self.rows.read, self.rows.written, strict=True):
             if self.expansion:
                 image += self.expansion.cycles(rows * p.spatial[1])
             if self.projection:
@@ -134,16 +143,11 @@ class BandCut:
 
 
 @lru_cache(2048)  # layers of one height share them
-def _row_bands(
-    rows: int, rows_out: int, stride: int, pad: int, extent: int, bands: int
-) -> tuple[tuple[int, int], ...]:
-    found, end = [], 0
-    for i in range(1, bands + 1):
-        begin, end = end, rows_out * i // bands
-        first = max(0, begin * stride - pad)
-        last = min(rows, (end - 1) * stride - pad + extent)
-        found.append((max(0, last - min(first, rows)), end - begin))
-    return tuple(found)
+def _rows_of_bands(rows: int, rows_out: int, stride: int, pad: int, extent: int, bands: int) -> BandRows:
+    ends = band_ends(rows_out, bands)
+    under = [plain_rows_under(*band, rows, stride, pad, extent) for band in ends]
+    read, written = (tuple([end - begin for begin, end in found]) for found in (under, ends))
+    return BandRows(read, written, max(read), max(written))
 
 
 @cached_by_threads(256)

@@ -74,7 +74,6 @@ class SeparablePlan:
         vectors = block.depthwise.N * self._cut.bands * self._cut.vectors
         self._sums_bytes = vectors * vector_bytes() if mean else 0
         self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
-        self._parts = block.parts if known is None else known._parts
         self._records = BandRecords(self._cut, mean, known and known._records)
         self._key: FilterKey = self._own_key() if known is None else known._key
 
@@ -156,7 +155,7 @@ class SeparablePlan:
         self, settings: BlockRun, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
     ) -> BoundRun | None:
         """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
-        if told or settings.w.key != self._key:
+        if told or (settings.w.key is not self._key and settings.w.key != self._key):
             return None
         residual, mean = x[1] if len(x) > 1 else 0, y[1] if len(y) > 1 else 0
         places = RunPlaces(x[0], residual, y[0], mean, scratch, whole_lines(self.scratch_bytes))
@@ -168,12 +167,12 @@ class SeparablePlan:
         share = (at.scratch_bytes - self._sums_bytes) // tasks // ALIGNMENT * ALIGNMENT
         record = copy_of_record(records.record)
         fields, begin = by_name(record), jit.data_address()(record)
-        for part, w, output in zip(self._parts, settings.w.data, settings.outputs, strict=True):
+        for part, w, output in zip(records.parts, settings.w.data, settings.outputs, strict=True):
             if (given := settings.found.get(part)) is None:
                 given = settings.found[part] = records.output_of(part, w, output)
             records.set_output(getattr(fields, part), part, given, output.activation)
-        getattr(fields, self._parts[0]).x = at.x
-        last = getattr(fields, self._parts[-1])
+        getattr(fields, records.parts[0]).x = at.x
+        last = getattr(fields, records.parts[-1])
         last.y = at.y
         if at.residual:
             last.residual, last.adds = at.residual - at.y, 1

@@ -16,7 +16,7 @@ from convalgos.cpu.dwconv.channel_kernels import filter_block
 from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import tile_kernels
-from convalgos.cpu.gemm.row_tiles import NONE, ROW_TILE, along_row
+from convalgos.cpu.gemm.row_tiles import NONE, along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record, field_offset
@@ -64,7 +64,9 @@ class BandRecords:
             known: of the same block for other sizes of its maps.
         """
         self._block, self._lanes = cut.block, simd.lanes(FLOAT.itemsize)
+        self.parts: tuple[str, ...] = cut.block.parts if known is None else known.parts
         self._tables: list[np.ndarray] = []
+        self._shared: list[Any] = []  # with records of other blocks
         self.record = empty_record(BLOCK_RECORDS) if known is None else copy_of_record(known.record)
         fields = by_name(self.record)
         if known is None:
@@ -152,50 +154,69 @@ class BandRecords:
         assert part is not None
         p, lanes = part.problem, self._lanes
         width, whole = p.spatial[1], p.spatial[0] * p.spatial[1]
-        pixels = [rows[last] * width for rows in cut.row_bands]
+        pixels = [rows * width for rows in (cut.rows.written if last else cut.rows.read)]
         read, written = (cut.middle_pixels, whole) if last else (whole, cut.hidden_pixels)
-        tables, kinds = _tiles_of(tuple(sorted({*pixels})), part.rows, lanes)
-        addresses = {count: self._table(table) for count, table in tables.items()}
-        tiles[:] = [addresses[count] for count in pixels]
-        kernels, last_kernels = _kernels_of(p.K, part.panels, tuple(kinds), lanes)
-        fields.kernels, fields.last_kernels = self._table(kernels), self._table(last_kernels)
-        fields.narrow, fields.y_block = len(kinds), written * lanes
+        found = _tiles_of(tuple(sorted({*pixels})), part.rows, lanes)
+        tiles[:] = [found.addresses[count] for count in pixels]
+        kernels = _kernels_of(p.K, part.panels, found.lengths, lanes)
+        fields.kernels, fields.last_kernels = kernels.wide, kernels.last
+        fields.narrow, fields.y_block = len(found.lengths), written * lanes
         fields.offsets = self._table(np.arange(part.entries + 1) * (read * lanes))
+        self._shared += found, kernels
 
     def _set_ends(self, fields: Any) -> None:
         """Elements of an image of what the first part reads and the last one writes."""
-        first, last, lanes = self._block.problems[0], self._block.problems[-1], self._lanes
-        parts = self._block.parts
+        lanes, (begin, *_, end) = self._lanes, (self.parts[0], *self.parts)
+        first, last = getattr(self._block, begin), getattr(self._block, end)
         (h, w), (h_out, w_out) = first.spatial, last.spatial_out
-        getattr(fields, parts[0]).x_n = -(-first.C // lanes) * h * w * lanes
-        getattr(fields, parts[-1]).y_n = -(-last.K // lanes) * h_out * w_out * lanes
+        getattr(fields, begin).x_n = -(-first.C // lanes) * h * w * lanes
+        getattr(fields, end).y_n = -(-last.K // lanes) * h_out * w_out * lanes
+
+
+class TileKernels(NamedTuple):
+    """Addresses of tables of kernels, and the tables."""
+
+    wide: int
+    last: int
+    kept: tuple[np.ndarray, np.ndarray]
 
 
 @lru_cache(512)  # networks meet few kinds of tiles
-def _kernels_of(
-    filters: int, panels: int, lengths: tuple[int, ...], lanes: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _kernels_of(filters: int, panels: int, lengths: tuple[int, ...], lanes: int) -> TileKernels:
     """`tile_kernels` of tiles of so many pixels."""
-    return tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, lanes) for n in lengths])
+    tables = tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, lanes) for n in lengths])
+    wide, last = map(jit.data_address(), tables)
+    return TileKernels(wide, last, tables)
+
+
+class RowTiles(NamedTuple):
+    """Tables of `ROW_TILE`."""
+
+    addresses: dict[int, int]  # by the pixels of a row
+    lengths: tuple[int, ...]  # pixels of the tiles that kernels are for
+    kept: list[np.ndarray]
 
 
 @lru_cache(512)  # layers of one map size share them
-def _tiles_of(counts: tuple[int, ...], most: int, lanes: int) -> tuple[dict[int, np.ndarray], list[int]]:
-    """(the `ROW_TILE` of rows of so many pixels, pixels of the tiles that kernels are for).
+def _tiles_of(counts: tuple[int, ...], most: int, lanes: int) -> RowTiles:
+    """Those of rows of so many pixels, cut into tiles of at most so many.
 
-    Args:
-        most: pixels of a tile.
+    Their lengths differ by one at most.
     """
-    ends = {count: along_row(count, most) if count else np.zeros(1, int) for count in counts}  # (tiles + 1,)
-    kinds = sorted({n for end in ends.values() for n in (end[1:] - end[:-1]).tolist()})
-    tables = {}
-    for count, end in ends.items():
-        table = np.full((len(end), 4), NONE, np.int64)
-        length = end[1:] - end[:-1]  # (tiles,)
-        table[:-1, 0] = table[:-1, 1] = end[:-1] * lanes
-        table[:-1, 2], table[:-1, 3] = length, np.searchsorted(kinds, length)
-        tables[count] = table.view(ROW_TILE)[:, 0]
-    return tables, kinds
+    cut = [(count, -(-count // most)) for count in counts]
+    lengths = {count // tiles for count, tiles in cut if tiles}
+    lengths = sorted(lengths | {count // tiles + 1 for count, tiles in cut if tiles and count % tiles})
+    tables = []
+    for count, tiles in cut:
+        table = np.full((tiles + 1, 4), NONE, np.int64)
+        if tiles:
+            end = along_row(count, most)  # (tiles + 1,)
+            table[:-1, 0] = table[:-1, 1] = end[:-1] * lanes
+            table[:-1, 2] = length = end[1:] - end[:-1]  # (tiles,)
+            table[:-1, 3] = length + (lengths.index(count // tiles) - count // tiles)
+        tables.append(table)
+    addresses = map(jit.data_address(), tables)
+    return RowTiles(dict(zip(counts, addresses, strict=True)), tuple(lengths), tables)
 
 
 def _output_step(activation: Activation | None, numbers: np.ndarray) -> tuple[np.ndarray, int]:
