@@ -189,16 +189,19 @@ def linear_rows(p: RowsOf, bands: int, pixel: int, w: _Two) -> LinearRows:
         pixel: elements between pixels of x and y.
         w: elements between the slices and rows of the filter.
     """
-    rows = _plain_rows(p, bands)
-
-    def words(columns: int, columns_out: int) -> np.ndarray:
-        row, row_out = columns * pixel, columns_out * pixel
-        source, target = (p.spatial[1] * row, row), (p.spatial_out[1] * row_out, row_out)
-        tables = rows.in_columns(columns, columns_out, source, target, w)
-        return np.concatenate([table.view(np.int64) for table in tables])
-
-    none = words(0, 0)
-    return LinearRows(none, words(1, 0) - none, words(0, 1) - none, len(rows.bands), len(rows.runs))
+    found = _plain_rows(p, bands)
+    of_bands = found.bands.size
+    table, of_x, of_y = np.zeros((3, of_bands + found.runs.size), np.int64)
+    table[:of_bands] = (found.bands * (0, 0, 0, 0, 1, 1)).ravel()
+    of_x[:of_bands] = (found.bands * (1, 1, 0, 0, 0, 0)).ravel()
+    of_y[:of_bands] = (found.bands * (0, 0, 1, 1, 0, 0)).ravel()
+    (slice_x, slice_w, slice_y), (row_x, row_w, row_y) = found.places
+    runs, x, y = (words[of_bands:].reshape(-1, found.runs.shape[1]) for words in (table, of_x, of_y))
+    runs[:, 3:] = found.runs[:, 3:]
+    runs[:, 1] = slice_w * w[0] + row_w * w[1]
+    x[:, 0] = (slice_x * p.spatial[1] + row_x) * pixel
+    y[:, 2] = (slice_y * p.spatial_out[1] + row_y) * pixel
+    return LinearRows(table, of_x, of_y, len(found.bands), len(runs))
 
 
 @lru_cache(512)  # layers of one height share them
