@@ -18,6 +18,7 @@ from convalgos.core.machine import Machine, vector_bytes
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
 from convalgos.cpu.dwconv import channel_blocking, row_tiling
+from convalgos.cpu.dwconv.channel_tables import plain_columns
 from convalgos.cpu.dwconv.channel_taps import meetings
 from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
 from convalgos.cpu.dwconv.row_tables import RowTables
@@ -89,6 +90,22 @@ def check_if_groups_fit(problem: ConvProblem, kind: str) -> None:
             Channels().serve(problem)
     else:
         check(Channels(), problem, kind)
+
+
+@pytest.mark.parametrize("text", ["w9 s3 p1", "w31 s5 p2", "w40 s5 p2 stride2", "w17 s7 p3", "w200 s3"])
+def test_columns_are_those_of_the_cut(text):
+    """(first output, padding on both sides) of each block, at every width from there on."""
+    for more in range(25):
+        width, *rest = text.split()
+        problem = ConvProblem.parse(
+            f"c32 k32 groups32 channels_last w{int(width[1:]) + more} {' '.join(rest)}"
+        )
+        c = channel_blocking.channel_blocking(problem)
+        p, of_row = c.problem, (c.problem.stride[2], c.problem.padding[2][0])
+        found = plain_columns(c.pixels, c.reach, p.spatial[2], p.spatial_out[2], *of_row, 3, 5)
+        starts = [first * of_row[0] - of_row[1] for first, *_ in c.columns]
+        right = [(3 * s, 5 * first, *pads, 0, 0) for s, (first, *pads) in zip(starts, c.columns, strict=True)]
+        assert found.tolist() == right
 
 
 @each_dtype

@@ -99,6 +99,59 @@ def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, ba
             assert np.allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(right).max())
 
 
+@pytest.mark.parametrize(
+    "sizes, other, row, activation",
+    [
+        ((2, 5, 3 * LANES + 2, 9, (7, 19), 3, 1), (12, 70), 1, "relu"),
+        ((1, LANES, 2 * LANES, 2 * LANES, (9, 10), 5, 2), (40, 7), 3, ("clip", 0.0, 6.0)),
+        ((3, 0, LANES + 1, 20, (5, 8), 3, 1), (5, 3), 1, "silu"),
+        ((1, 7, LANES + 4, 0, (6, 40), 7, 1), (11, 41), 1, SCALED),  # of tables that say what each tap meets
+        ((2, 0, 5 * LANES - 1, 0, (6, 31), 3, 2), (9, 300), 2, "relu"),  # for the mean alone
+    ],
+    ids=str,
+)
+def test_a_plan_like_another_runs_as_one_of_its_own_sizes(sizes, other, row, activation):
+    """Bound anew, and from a run on other maps, whose residual comes from another row."""
+    rng, known_block = np.random.default_rng(row), block_of(*sizes)
+    block = block_of(*sizes[:4], other, *sizes[5:])
+    mean = not block.projection
+    known, own = SeparablePlan(known_block, mean), SeparablePlan(block, mean)
+    like = SeparablePlan(block, mean, known)
+    first, last = block.problems[0], block.problems[-1]
+    filters = [integers(rng, p.w_shape) for p in block.problems]
+    outputs = [BiasedActivation(integers(rng, (p.K,)), activation_of(activation)) for p in block.problems]
+    w = known.prepare(filters)
+
+    def run_of(plan, from_known):
+        problems = plan.block.problems
+        x, y = (np.zeros(problems[i].array_shapes[2 * -i], np.float32) for i in (0, -1))
+        x[...], added = blocks_of(maps, 0) if plan is not known else 0, None
+        if block.projection:
+            added = blocks_of(residual, 0) if plan is not known else np.zeros_like(y)
+        means = np.zeros((*y.shape[:2], 1, 1, LANES), np.float32) if mean else None
+        if not from_known:
+            run = plan.bind(x, plan.prepare(filters), y, outputs, added, None, means)
+            return run, y, means
+        settings = known.bind(*known_arrays, w, *known_target, outputs).settings
+        scratch = aligned_empty(plan.scratch_bytes, np.uint8)
+        places = [[a.ctypes.data for a in pair if a is not None] for pair in ((x, added), (y, means))]
+        run = plan.bound_again(settings, *places, scratch.ctypes.data, False)
+        kept.extend((x, added, scratch))
+        return run, y, means
+
+    maps, residual, kept = integers(rng, first.x_shape), integers(rng, last.y_shape), []
+    known_arrays = [np.zeros(known_block.problems[0].array_shapes[0], np.float32)]
+    known_target = [np.zeros(known_block.problems[-1].array_shapes[2], np.float32)]
+    answers = []
+    for plan, from_known in ((own, False), (like, False), (like, True)):
+        run, *found = run_of(plan, from_known)
+        run.run()
+        answers.append([None if a is None else to_logical(a, LAYOUTS["y_layout"], last.K) for a in found])
+    for y, means in answers[1:]:
+        assert np.array_equal(y, answers[0][0]) and np.any(y)
+        assert not mean or np.allclose(means, answers[0][1], rtol=1e-5, atol=1e-5 * np.abs(y).max())
+
+
 def test_filters_are_held_by_their_runs_only():
     """A plan serves several layers, and their filters may be replaced."""
     rng, plan = np.random.default_rng(0), SeparablePlan(block := block_of(1, 8, 32, 8, (6, 6), 3, 1))

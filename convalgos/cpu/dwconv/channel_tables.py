@@ -162,6 +162,10 @@ class PlainRows(NamedTuple):
         return _records(bands, CHANNEL_BAND), _records(runs, ROW_RUN)
 
 
+# Of the fields of a band: those that columns do not change, that those of x do, and those of y.
+_BAND_PARTS = np.array([[[0, 0, 0, 0, 1, 1]], [[1, 1, 0, 0, 0, 0]], [[0, 0, 1, 1, 0, 0]]])
+
+
 class LinearRows(NamedTuple):
     """Tables of rows of pixels that lie side by side, which grow evenly with the columns of the maps."""
 
@@ -191,10 +195,9 @@ def linear_rows(p: RowsOf, bands: int, pixel: int, w: _Two) -> LinearRows:
     """
     found = _plain_rows(p, bands)
     of_bands = found.bands.size
-    table, of_x, of_y = np.zeros((3, of_bands + found.runs.size), np.int64)
-    table[:of_bands] = (found.bands * (0, 0, 0, 0, 1, 1)).ravel()
-    of_x[:of_bands] = (found.bands * (1, 1, 0, 0, 0, 0)).ravel()
-    of_y[:of_bands] = (found.bands * (0, 0, 1, 1, 0, 0)).ravel()
+    made = np.zeros((3, of_bands + found.runs.size), np.int64)
+    made[:, :of_bands] = (found.bands * _BAND_PARTS).reshape(3, -1)
+    table, of_x, of_y = made
     (slice_x, slice_w, slice_y), (row_x, row_w, row_y) = found.places
     runs, x, y = (words[of_bands:].reshape(-1, found.runs.shape[1]) for words in (table, of_x, of_y))
     runs[:, 3:] = found.runs[:, 3:]
