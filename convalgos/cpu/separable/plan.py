@@ -74,7 +74,7 @@ class SeparablePlan:
         vectors = block.depthwise.N * self._cut.bands * self._cut.vectors
         self._sums_bytes = vectors * vector_bytes() if mean else 0
         self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
-        self._records = BandRecords(self._cut, mean, known and known._records)
+        self._records: BandRecords = BandRecords(self._cut, mean, None if known is None else known._records)
         self._key: FilterKey = self._own_key() if known is None else known._key
 
     def _own_key(self) -> FilterKey:

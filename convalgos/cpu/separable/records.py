@@ -16,12 +16,12 @@ from convalgos.cpu.dwconv.channel_kernels import filter_block
 from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import tile_kernels
-from convalgos.cpu.gemm.row_tiles import NONE, along_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record, field_offset
 from convalgos.cpu.separable.band_cut import BandCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES, SEPARABLE_FIELDS
+from convalgos.cpu.separable.band_tiles import tiles_of_rows
 from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
@@ -67,7 +67,9 @@ class BandRecords:
         self.parts: tuple[str, ...] = cut.block.parts if known is None else known.parts
         self._tables: list[np.ndarray] = []
         self._shared: list[Any] = []  # with records of other blocks
-        self.record = empty_record(BLOCK_RECORDS) if known is None else copy_of_record(known.record)
+        self.record: np.ndarray = (
+            empty_record(BLOCK_RECORDS) if known is None else copy_of_record(known.record)
+        )
         fields = by_name(self.record)
         if known is None:
             self._layer = layer_in_blocks(cut.depthwise)
@@ -156,7 +158,7 @@ class BandRecords:
         width, whole = p.spatial[1], p.spatial[0] * p.spatial[1]
         pixels = [rows * width for rows in (cut.rows.written if last else cut.rows.read)]
         read, written = (cut.middle_pixels, whole) if last else (whole, cut.hidden_pixels)
-        found = _tiles_of(tuple(sorted({*pixels})), part.rows, lanes)
+        found = tiles_of_rows(tuple(sorted({*pixels})), part.rows, lanes)
         tiles[:] = [found.addresses[count] for count in pixels]
         kernels = _kernels_of(p.K, part.panels, found.lengths, lanes)
         fields.kernels, fields.last_kernels = kernels.wide, kernels.last
@@ -187,36 +189,6 @@ def _kernels_of(filters: int, panels: int, lengths: tuple[int, ...], lanes: int)
     tables = tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, lanes) for n in lengths])
     wide, last = map(jit.data_address(), tables)
     return TileKernels(wide, last, tables)
-
-
-class RowTiles(NamedTuple):
-    """Tables of `ROW_TILE`."""
-
-    addresses: dict[int, int]  # by the pixels of a row
-    lengths: tuple[int, ...]  # pixels of the tiles that kernels are for
-    kept: list[np.ndarray]
-
-
-@lru_cache(512)  # layers of one map size share them
-def _tiles_of(counts: tuple[int, ...], most: int, lanes: int) -> RowTiles:
-    """Those of rows of so many pixels, cut into tiles of at most so many.
-
-    Their lengths differ by one at most.
-    """
-    cut = [(count, -(-count // most)) for count in counts]
-    lengths = {count // tiles for count, tiles in cut if tiles}
-    lengths = sorted(lengths | {count // tiles + 1 for count, tiles in cut if tiles and count % tiles})
-    tables = []
-    for count, tiles in cut:
-        table = np.full((tiles + 1, 4), NONE, np.int64)
-        if tiles:
-            end = along_row(count, most)  # (tiles + 1,)
-            table[:-1, 0] = table[:-1, 1] = end[:-1] * lanes
-            table[:-1, 2] = length = end[1:] - end[:-1]  # (tiles,)
-            table[:-1, 3] = length + (lengths.index(count // tiles) - count // tiles)
-        tables.append(table)
-    addresses = map(jit.data_address(), tables)
-    return RowTiles(dict(zip(counts, addresses, strict=True)), tuple(lengths), tables)
 
 
 def _output_step(activation: Activation | None, numbers: np.ndarray) -> tuple[np.ndarray, int]:
