@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,12 +138,6 @@ class Blocks:
             return found
         found = found[: p.gemm_k] if by_channel else found.reshape(-1, blocks * lanes)[:, :channels].ravel()
         return np.pad(found, (0, spare), mode="edge")
-
-
-def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Outputs of a block along the dimensions, for each way of being cut short: 16 of (N, O, P, Q)."""
-    ends = [(size, total % size or size) for size, total in zip(sizes, totals, strict=True)]
-    return list(product(*ends))
 
 
 def flat_view(problem: ConvProblem) -> ConvProblem:
