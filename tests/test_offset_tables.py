@@ -14,6 +14,7 @@ from convalgos.cpu.gemm.offset_tables import tables_of_offsets
 from convalgos.cpu.gemm.row_blocking import row_blocking
 from convalgos.cpu.gemm.row_tables import row_tables
 from convalgos.cpu.gemm.row_tiles import MOST_RUNS, NONE, RowTile, tile_table
+from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.vectors import microkernel
 
 PROBLEMS = (
@@ -139,3 +140,13 @@ def test_tables_of_tiles(block, totals, ends, most):
         assert tiles[: len(wanted)].tolist() == wanted
         assert (tiles["kernel"][len(wanted) :] == NONE).all() and len(tiles) > len(wanted)
     assert seen == {*kinds} and list(kinds) == sorted(kinds)
+
+
+def test_changed_records():
+    pair = np.dtype([("low", np.int64), ("high", np.int64)])
+    record = np.zeros(1, np.dtype([("first", np.int64), ("limits", pair), ("last", np.int64)]))
+    record["first"], record["last"] = 7, 8
+    made = changed_record(record, ("limits", "last"), [(5, 6), 9])
+    assert made.tolist() == [(7, (5, 6), 9)] and made.dtype == record.dtype
+    assert record.tolist() == [(7, (0, 0), 8)]
+    assert changed_record(made, ("last",), [1]).tolist() == [(7, (5, 6), 1)]
