@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -128,6 +129,10 @@ class Blocks:
         p, channels = self.problem, self.problem.w_shape[1]
         _, c, *spatial = self.strides
         lanes = min(BLOCKS.get(p.layout, 1), channels) or 1
+        if p.is_pointwise and channels:
+            block, lane = _channel_places(channels, lanes, spare)
+            of_pixel: np.ndarray = block * (lanes * c) + lane
+            return of_pixel
         blocks = -(-channels // lanes)
         of_channels = [(blocks, lanes * c), (lanes, 1)]
         taps = [(r, s * e) for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
@@ -138,6 +143,14 @@ class Blocks:
             return found
         found = found[: p.gemm_k] if by_channel else found.reshape(-1, blocks * lanes)[:, :channels].ravel()
         return np.pad(found, (0, spare), mode="edge")
+
+
+@lru_cache(512)  # layers have the same on maps of all sizes
+def _channel_places(channels: int, lanes: int, spare: int) -> tuple[np.ndarray, np.ndarray]:
+    """(channels + spare,) the block of each channel, of so many lanes, and its place there; the last one's
+    again for spare ones."""
+    block, lane = np.divmod(np.minimum(np.arange(channels + spare), channels - 1), lanes)
+    return block, lane
 
 
 def flat_view(problem: ConvProblem) -> ConvProblem:
