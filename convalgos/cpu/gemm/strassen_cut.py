@@ -219,7 +219,7 @@ def strassen_cuts(problem: ConvProblem, side: int) -> list[StrassenCut]:
     return [StrassenCut(p, side, vectors, *cut) for cut in sorted(tried)]
 
 
-def cut_like(problem: ConvProblem, known: StrassenCut) -> StrassenCut | None:
+def strassen_cut_like(problem: ConvProblem, known: StrassenCut) -> StrassenCut | None:
     """The cut of a problem in about the blocks of one for other sizes of its maps, with the same filters;
     None where it has much more work or less, or much smaller blocks."""
     p, threads = row_view(problem), plan_threads()

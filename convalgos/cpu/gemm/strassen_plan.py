@@ -16,7 +16,7 @@ from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panel_packing, panels, strassen_tiles, tile_sums
 from convalgos.cpu.gemm.register_finish import RegisterFinish
-from convalgos.cpu.gemm.strassen_cut import StrassenCut, cut_like
+from convalgos.cpu.gemm.strassen_cut import StrassenCut, strassen_cut_like
 from convalgos.cpu.gemm.strassen_driver import STRASSEN_ARGUMENTS, sum_parts
 from convalgos.cpu.gemm.strassen_scheme import steps_of_parts
 from convalgos.cpu.layout.strides import map_strides
@@ -53,7 +53,7 @@ class StrassenPlan(RegisterFinish):
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these are to be cut otherwise."""
-        cut = cut_like(problem, self._cut)
+        cut = strassen_cut_like(problem, self._cut)
         if cut is None:
             return None
         plan = self.resized(problem, _of_maps(cut), plan_threads() * cut.scratch_bytes)

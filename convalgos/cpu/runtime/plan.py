@@ -147,11 +147,10 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
             values: of the fields of the record that are others. steps: those of the plan by default.
         """
         made = self._on_maps(problem, scratch_bytes)
-        array, words = np.ndarray, list(values.values())
+        array = np.ndarray
         tables = {name: value for name, value in values.items() if type(value) is array}
-        if tables:
-            words = [address_of_table(n, v) if type(v) is array else v for n, v in values.items()]
-        made.record = changed_record(self.record, tuple(values), words)
+        words = values | {name: address_of_table(name, table) for name, table in tables.items()}
+        made.record = changed_record(self.record, tuple(words), list(words.values()))
         made._tables, made.scratch_bytes = self._tables | tables, scratch_bytes
         made.steps = self.steps if steps is None else tuple(steps)
         made._parallel = worth_sharing(problem)
