@@ -170,7 +170,8 @@ def box_values(cut: BoxSizes, gather: int = 0, window: int = 1) -> dict[str, Any
             axis.size, y_spatial[i], *axis[2:], axis.step, axis.tiles, axis.tail,
             cut.cuts[1 + i], x_steps[2 + i], y_steps[2 + i], written,
         )  # fmt: skip
-    names, sizes_of = _sizes_of(type(cut))
+    kind: Any = type(cut)
+    names, sizes_of = _sizes_of(kind)
     return dict(zip(names, sizes_of(cut), strict=True)) | values
 
 
