@@ -117,11 +117,11 @@ def test_both_layouts_of_one_pixel_take_it():
 
 
 def test_a_filter_of_an_equal_plan_is_known_from_then_on():
-    again = ca.plan(PROBLEM, algorithm="cpu.direct")
+    plan, again = (ca.plan(PROBLEM, algorithm="cpu.direct") for _ in range(2))
     prepared = again.prepare(W)
-    assert prepared.key is PLAN._key
-    prepared.key = replace(PLAN._key)  # as of a filter that was stored
-    assert np.array_equal(PLAN(X, prepared), EXPECTED) and prepared.key is PLAN._key
+    assert prepared.key is plan._key
+    prepared.key = replace(plan._key)  # as of a filter that was stored
+    assert np.array_equal(plan(X, prepared), EXPECTED) and prepared.key is plan._key
     assert np.array_equal(again(X, prepared), EXPECTED)
 
 

@@ -10,7 +10,8 @@ from convalgos.core.element_types import DTYPES
 from convalgos.core.layouts import blocked_layout, to_logical
 from convalgos.cpu import direct
 from convalgos.cpu.gemm import dealt_panels
-from convalgos.cpu.gemm.blocked_cut import blocked_cut
+from convalgos.cpu.gemm.blocked_cut import blocked_cut, cut_like
+from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.gemm.reached_tiles import reached_taps
 from convalgos.cpu.gemm.row_tiles import along_row
@@ -121,3 +122,20 @@ def test_threads_share_outputs_or_filters_evenly(text):
     cut, threads = blocked_cut(blocked(text))[1], jit.thread_count()
     items = int(np.prod(cut.blocks)) * cut.parts
     assert items % threads == 0 or items > 8 * threads
+
+
+@pytest.mark.parametrize("text", ["c40 k72 r1 s1", "c1500 k16 r1 s1", "c64 k48 r1 s1 groups2"])
+def test_plans_for_other_numbers_of_pixels_are_those_of_their_cut(text):
+    known = direct.Direct().plan(blocked(f"n1 h6 w50 {text}"))
+    for sizes in ("n1 h3 w7", "n1 h48 w171", "n1 h1 w16", "n7 h6 w9", "n3 h80 w80"):
+        problem = blocked(f"{sizes} {text}")
+        made = known.on_maps(problem)
+        wanted = BlockedPlan(problem, direct.Direct(), cut_like(problem, known._cut))
+        fields = made.record.dtype.names
+        assert made.scratch_bytes == wanted.scratch_bytes == 0 and made._parallel == wanted._parallel
+        for name in {*fields} - {*wanted._tables}:
+            assert made.record[name] == wanted.record[name], (sizes, name)
+        for name, table in wanted._tables.items():
+            assert made._tables[name].tolist() == table.tolist(), (sizes, name)
+            assert made.record[name] == made._tables[name].ctypes.data
+        known = made

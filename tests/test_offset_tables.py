@@ -1,7 +1,7 @@
 """Tables that kernels fill, against NumPy: where the pixels of blocks and the taps lie."""
 
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -9,11 +9,12 @@ import pytest
 import convalgos as ca
 from convalgos.cpu.dwconv.row_strips import MANY_ROWS, pass_sizes
 from convalgos.cpu.dwconv.tap_passes import PASS_ROWS
-from convalgos.cpu.gemm.blocking import short_blocks
 from convalgos.cpu.gemm.direct_blocking import direct_blocking
 from convalgos.cpu.gemm.offset_tables import tables_of_offsets
 from convalgos.cpu.gemm.row_blocking import row_blocking
 from convalgos.cpu.gemm.row_tables import row_tables
+from convalgos.cpu.gemm.row_tiles import MOST_RUNS, NONE, RowTile, tile_table
+from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.vectors import microkernel
 
 PROBLEMS = (
@@ -26,6 +27,11 @@ PROBLEMS = (
     "n1 c37 h6 w5 k5 r3 s2 p1",
     "n1 c4 h90 w17 k10 r5 s1 p2,0 groups2",
 )
+
+
+def short_blocks(sizes, totals):
+    """Outputs of a block along the dimensions, for each way of being cut short: 16 of (N, O, P, Q)."""
+    return list(product(*[(size, total % size or size) for size, total in zip(sizes, totals, strict=True)]))
 
 
 @pytest.mark.parametrize("text", PROBLEMS)
@@ -101,3 +107,46 @@ def test_rows_of_taps_in_few_and_even_passes(step):
         found = pass_sizes(rows, step)
         assert sum(found) == rows and found == sorted(found, reverse=True)
         assert (len(found), found[0], -found[-1]) == best[rows]
+
+
+@pytest.mark.parametrize("most", [3, 9, 14])
+@pytest.mark.parametrize(
+    ("block", "totals", "ends"),
+    [
+        ((1, 1, 40), (1, 1, 117), ()),
+        ((1, 4, 3), (3, 9, 3), ()),
+        ((2, 3, 5), (3, 7, 17), ()),
+        ((1, 2, 12), (2, 3, 12), (0, 2, 3, 6, 8, 10, 12)),
+    ],
+)
+def test_tables_of_tiles(block, totals, ends, most):
+    x_steps, y_steps = (1000, 70, 16), (900, 64, 8)
+    table, kinds = tile_table(block, totals, most, x_steps, y_steps, True, ends)
+    shapes = short_blocks((2, *block), (3, *totals))
+    assert len(table) == 1 + max(i for i, shape in enumerate(shapes) if shapes.index(shape) == i)
+    seen = set()
+    for (_, slices, rows, columns), tiles in zip(shapes, table, strict=False):
+        high = 1 if ends else max(1, min(rows, most // columns, MOST_RUNS))
+        count = -(-columns // most)
+        borders = ends or [i * columns // count for i in range(count + 1)]
+        wanted = []
+        for i, j in product(range(slices), range(0, rows, high)):
+            for begin, end in pairwise(borders):
+                place = np.array([i, j, begin])
+                kind = RowTile(min(high, rows - j), end - begin)
+                seen.add(kind)
+                outputs = kind.runs * kind.length
+                wanted.append((place @ x_steps, place @ y_steps, outputs, kinds.index(kind)))
+        assert tiles[: len(wanted)].tolist() == wanted
+        assert (tiles["kernel"][len(wanted) :] == NONE).all() and len(tiles) > len(wanted)
+    assert seen == {*kinds} and list(kinds) == sorted(kinds)
+
+
+def test_changed_records():
+    pair = np.dtype([("low", np.int64), ("high", np.int64)])
+    record = np.zeros(1, np.dtype([("first", np.int64), ("limits", pair), ("last", np.int64)]))
+    record["first"], record["last"] = 7, 8
+    made = changed_record(record, ("limits", "last"), [(5, 6), 9])
+    assert made.tolist() == [(7, (5, 6), 9)] and made.dtype == record.dtype
+    assert record.tolist() == [(7, (0, 0), 8)]
+    assert changed_record(made, ("last",), [1]).tolist() == [(7, (5, 6), 1)]

@@ -128,3 +128,26 @@ def test_the_least_is_no_more_than_the_cost():
         more = drawn.choice(("", "", f" stride2 {OWN}"))
         problem = ConvProblem.parse(f"n{n} c{c} h{h} w{h} k{k} r1 s1{more}")
         assert all(a.least(problem, machine) <= a.cost(problem, machine) for a in ALGORITHMS), problem
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last", OWN, f"stride2 {OWN}"])
+def test_plans_for_other_sizes_of_the_maps(side, layout):
+    text = f"c150 k90 r1 s1 {layout}"
+    known = Strassen(side).plan(ConvProblem.parse(f"n1 h41 w30 {text}"))
+    for sizes in ("n1 h33 w37", "n1 h57 w41", "n2 h24 w31", "n1 h26 w25"):
+        problem = ConvProblem.parse(f"{sizes} {text}")
+        made = known.on_maps(problem)
+        anew = Strassen(side).plan(problem)
+        assert made is not None and made._key == known._key == anew._key
+        wanted = StrassenPlan(problem, Strassen(side), replace(made._cut))
+        for name in {*made.record.dtype.names} - {*wanted._tables}:
+            assert made.record[name] == wanted.record[name], name
+        x, w, _, y = example(problem.replace(layout="channels_first"), "integers")
+        x_laid, out = laid_arrays(problem, x)
+        made(x_laid, known.prepare(w), out=out)
+        assert np.array_equal(logical(out, problem), y)
+    for sizes in ("n1 h90 w81", "n1 h9 w9"):
+        assert known.on_maps(ConvProblem.parse(f"{sizes} {text}")) is None
+    small = ConvProblem.parse(f"n1 h1 w1 {text}")
+    assert Strassen(side).why_not_on_maps(small) == Strassen(side).why_not(small) is not None

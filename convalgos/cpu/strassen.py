@@ -106,5 +106,13 @@ class Strassen(Algorithm):
     def plan(self, problem: ConvProblem) -> Plan:
         return StrassenPlan(problem, self, strassen_cut(problem, self.side)[1])
 
+    def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
+        found = known.on_maps(problem) if isinstance(known, StrassenPlan) else None
+        return found or self.plan(problem)
+
+    def why_not_on_maps(self, problem: ConvProblem) -> str | None:
+        few = not problem.is_empty and self._too_few(problem)
+        return None if problem.is_plain_product and not few else self.why_not(problem)
+
 
 ALGORITHMS = (Strassen(2), Strassen(4))

@@ -33,9 +33,7 @@ from convalgos.signal.small_resampling import resampling_call
 # A line and a filter that NumPy's loop of dot products convolves: so many products, where nothing is kept, or
 # `BARE` taps of more samples; Sapphire Rapids
 PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
-PRODUCTS_OF_NEW = (
-    1 << 16
-)  # of a signal at another rate, up to which nothing is made for its first call; Zen 4
+PRODUCTS_OF_NEW = 1 << 16  # of a signal at another rate, for whose first call nothing is made; Zen 4
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill no vector, from which on a pass is faster; Zen 4
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))

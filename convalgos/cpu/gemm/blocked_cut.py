@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
@@ -77,6 +78,11 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
             return self.entries
         return self.problem.w_shape[1] // self.unit * math.prod(self.problem.kernel)
 
+    @cached_attribute
+    def most_outputs(self) -> int:
+        """`outputs_of_block`, on maps of any size."""
+        return outputs_of_block(self.problem, self.rows)
+
     @property
     def step(self) -> int:
         """Elements between the inputs of neighbours."""
@@ -103,7 +109,7 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
         return np.append(taps.ravel(), 0)
 
-    def tile_table(self) -> tuple[np.ndarray, list[RowTile]]:
+    def tile_table(self) -> tuple[np.ndarray, tuple[RowTile, ...]]:
         """`row_tiles.tile_table` of a block."""
         p, steps = self.problem, self.steps
         _, _, d, h, w = self.strides
@@ -196,6 +202,12 @@ def tried_cuts(problem: ConvProblem) -> list[tuple[float, BlockedCut]]:
     return found
 
 
+def outputs_of_block(p: ConvProblem, rows: int) -> int:
+    """Outputs whose inputs take their share of L2, or at least those of a tile of so many rows."""
+    pixel = p.w_shape[1] * p.itemsize * math.prod(min(s, r) for s, r in zip(p.stride, p.kernel, strict=True))
+    return max(rows, int(ROOM * cache_sizes()[1]) // pixel)
+
+
 def cut_outputs(p: ConvProblem, rows: int, threads: int) -> tuple[int, tuple[int, int, int]]:
     """Images and outputs of a block, whose inputs stay in L2, and of which there are some for each thread.
 
@@ -203,20 +215,35 @@ def cut_outputs(p: ConvProblem, rows: int, threads: int) -> tuple[int, tuple[int
         rows: of a tile.
     """
     o, h, w = p.spatial_out
-    pixel = p.w_shape[1] * p.itemsize * math.prod(min(s, r) for s, r in zip(p.stride, p.kernel, strict=True))
-    pixels = max(rows, int(ROOM * cache_sizes()[1]) // pixel)
-    if o * h * w <= pixels // 2 and p.N > 1:
-        blocks = -(-p.N // min(p.N, pixels // (o * h * w)))
-        return -(-p.N // min(p.N, -(-blocks // threads) * threads)), (o, h, w)
-    maps = p.N * p.groups
-    shares = threads if maps % threads and maps < 4 * threads else 1  # of an image
+    pixels = outputs_of_block(p, rows)
+    if images := images_of_block(p.N, o * h * w, pixels, threads):
+        return images, (o, h, w)
+    shares = shares_of_image(p.N * p.groups, threads)
     if h == 1 or w > pixels:
-        blocks = -(-max(shares, -(-w // pixels)) // shares) * shares
-        tiles = -(-w // rows)
-        return 1, (1, 1, min(w, -(-tiles // blocks) * -(-w // tiles)))
+        return 1, (1, 1, columns_of_block(w, rows, pixels, shares))
     blocks = max(-(-h // max(1, pixels // w)), shares)
     blocks = min(h, -(-blocks // shares) * shares)
     return 1, (1, -(-h // blocks), w)
+
+
+def images_of_block(images: int, outputs: int, most: int, threads: int) -> int:
+    """Whole images of a block of at most so many outputs; 0 where it is a part of one."""
+    if outputs > most // 2 or images == 1:
+        return 0
+    blocks = -(-images // min(images, most // outputs))
+    return -(-images // min(images, -(-blocks // threads) * threads))
+
+
+def shares_of_image(maps: int, threads: int) -> int:
+    """Threads that take parts of the same image."""
+    return threads if maps % threads and maps < 4 * threads else 1
+
+
+def columns_of_block(columns: int, rows: int, most: int, shares: int) -> int:
+    """Outputs of a block of a row, in whole tiles of at most so many rows."""
+    blocks = -(-max(shares, -(-columns // most)) // shares) * shares
+    tiles = -(-columns // rows)
+    return min(columns, -(-tiles // blocks) * -(-columns // tiles))
 
 
 def blocked_seconds(problem: ConvProblem, machine: Machine) -> float:

@@ -8,6 +8,7 @@ Source: the blocked layouts of oneDNN (Georganas et al. 2018, arXiv:1808.05567).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -18,7 +19,13 @@ from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.gemm.block_copies import copy_block_images
-from convalgos.cpu.gemm.blocked_cut import BlockedCut, cut_like
+from convalgos.cpu.gemm.blocked_cut import (
+    BlockedCut,
+    columns_of_block,
+    cut_like,
+    images_of_block,
+    shares_of_image,
+)
 from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.gemm.blocking import (
     block_count,
@@ -29,7 +36,7 @@ from convalgos.cpu.gemm.blocking import (
 )
 from convalgos.cpu.gemm.reached_tiles import REACHED_FIELDS, TilePass, pass_of_tile
 from convalgos.cpu.gemm.register_finish import RegisterFinish
-from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
+from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES, tile_table
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import arguments
@@ -182,6 +189,8 @@ class BlockedPlan(RegisterFinish):
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these have the filter laid otherwise."""
+        if problem.is_plain_product:  # the cut is asked for what all sizes have alone, from here on
+            return self.resized(problem, _of_pixels(problem, self._cut), 0)
         cut = cut_like(problem, self._cut)
         if cut.by_tap != self._cut.by_tap:
             return None
@@ -215,4 +224,32 @@ def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:
         "offsets": cut.entry_offsets(), "tiles": tiles, "table_length": tiles.shape[1],
         "kernels": kernels, "last_kernels": last, "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],
         "scratch_stride": cut.scratch_bytes, "y_block": lanes * of_cut["y_k"],
+    }  # fmt: skip
+
+
+def _of_pixels(problem: ConvProblem, known: BlockedCut) -> dict[str, int | np.ndarray]:
+    """Those of `_of_maps` that depend on the number of pixels, of a 1x1 layer, in the cut of another number.
+
+    The pixels of an image are one row, read in place, in blocks of channels as those of y are.
+    """
+    images, pixels, unit = problem.N, math.prod(problem.spatial), known.unit
+    threads = plan_threads() if known.parts == 1 else 1
+    together = images_of_block(images, pixels, known.most_outputs, threads)
+    columns = pixels
+    if not together:
+        shares = shares_of_image(images * problem.groups, threads)
+        columns = columns_of_block(pixels, known.rows, known.most_outputs, shares)
+    row, of_block, short = (1, 1, pixels), (1, 1, columns), together > 0 and images % together > 0
+    tiles, kinds = tile_table(of_block, row, known.rows, (0, 0, unit), (0, 0, unit), short)
+    lengths = tuple([(1, kind.length, unit) for kind in kinds])
+    kernels, last = tile_kernels(problem.gemm_n, known.panels, problem.itemsize, lengths)
+    block, offsets = unit * pixels, np.arange(known.entries + 1) * (unit * pixels)
+    offsets[-1] = 0
+    of_x, of_y = (-(-channels // unit) * block for channels in (problem.C, problem.K))
+    return {
+        "n": images, "images": together or 1, "block_q": columns, "blocks_q": -(-pixels // columns),
+        "q": pixels, "width": pixels, "end_w": pixels, "x_n": of_x, "x_c": pixels, "x_d": block, "x_h": block,
+        "s_n": of_x, "s_c": pixels, "s_d": block, "s_h": block, "run": block, "y_n": of_y, "y_k": pixels,
+        "y_block": block, "offsets": offsets, "tiles": tiles, "table_length": tiles.shape[1],
+        "kernels": kernels, "last_kernels": last, "narrow": len(kinds),
     }  # fmt: skip

@@ -8,6 +8,7 @@ have as many rows as there are registers for sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -116,9 +117,16 @@ def tile_kernels(
         filters: of a group.
         kinds: RUNS, LENGTH and STEP of the tiles.
     """
-    lanes = simd.lanes(size)
+    half = int(dealt_panels.ends_in_half(filters, size))
+    return _tile_kernels(filters, panels, size, simd.lanes(size), half, tuple(kinds))
+
+
+@lru_cache(1024)  # layers of all map sizes share them
+def _tile_kernels(
+    filters: int, panels: int, size: int, lanes: int, half: int, kinds: tuple[tuple[int, int, int], ...]
+) -> tuple[np.ndarray, np.ndarray]:
     vectors = -(-filters // lanes)
-    wide, half = -(-vectors // panels), int(dealt_panels.ends_in_half(filters, size))
+    wide = -(-vectors // panels)
 
     def addresses(width: int, half: int) -> list[int]:
         return [sum_block_tile(size, lanes, runs, n, width, step, half) for runs, n, step in kinds]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, product
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +129,10 @@ class Blocks:
         p, channels = self.problem, self.problem.w_shape[1]
         _, c, *spatial = self.strides
         lanes = min(BLOCKS.get(p.layout, 1), channels) or 1
+        if p.is_pointwise and channels:
+            block, lane = _channel_places(channels, lanes, spare)
+            of_pixel: np.ndarray = block * (lanes * c) + lane
+            return of_pixel
         blocks = -(-channels // lanes)
         of_channels = [(blocks, lanes * c), (lanes, 1)]
         taps = [(r, s * e) for r, s, e in zip(p.kernel, spatial, p.dilation, strict=True)]
@@ -140,10 +145,12 @@ class Blocks:
         return np.pad(found, (0, spare), mode="edge")
 
 
-def short_blocks(sizes: tuple[int, ...], totals: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Outputs of a block along the dimensions, for each way of being cut short: 16 of (N, O, P, Q)."""
-    ends = [(size, total % size or size) for size, total in zip(sizes, totals, strict=True)]
-    return list(product(*ends))
+@lru_cache(512)  # layers have the same on maps of all sizes
+def _channel_places(channels: int, lanes: int, spare: int) -> tuple[np.ndarray, np.ndarray]:
+    """(channels + spare,) the block of each channel, of so many lanes, and its place there; the last one's
+    again for spare ones."""
+    block, lane = np.divmod(np.minimum(np.arange(channels + spare), channels - 1), lanes)
+    return block, lane
 
 
 def flat_view(problem: ConvProblem) -> ConvProblem:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from convalgos.cpu.gemm.blocking import short_blocks
+from convalgos.cpu.gemm.offset_tables import short_counts, ways_to_be_short
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.runtime.records import record_of_words
+from convalgos.cpu.vectors.simd import carray, pointer
 
 ROW_TILE = fields("x y outputs kernel")  # a kernel that is none ends a row of the table
 ROW_TILE_BYTES, NONE = 32, -1
+TILE_WORDS = ROW_TILE.names or ()
+TABLE_OF_TILES = fields(
+    "slices rows columns last_slices last_rows last_columns most x_slice x_row x_column "
+    "y_slice y_row y_column ways length ends own numbers table"
+)
 MOST_RUNS = 4  # rows of a map in a tile, each of which takes a register of addresses
 
 
@@ -34,11 +44,11 @@ Counts = tuple[int, ...]  # slices, rows and columns of an image of a block
 def tile_table(
     block: Counts, totals: Counts, most: int, x_steps: Counts, y_steps: Counts, short_images: bool,
     ends: Counts = (),
-) -> tuple[np.ndarray, list[RowTile]]:  # fmt: skip
+) -> tuple[np.ndarray, tuple[RowTile, ...]]:  # fmt: skip
     """(ways, most tiles and an end) of ROW_TILE, and the tiles that kernels are for.
 
     A way for each of those of a block to be cut short, as `blocking.table_number` numbers them, up to the
-    last that there is.
+    last that there is. A kernel fills them: they are made for every size of a map.
 
     Args:
         block: of which outputs, `totals` in all, are taken.
@@ -47,50 +57,75 @@ def tile_table(
         short_images: whether blocks may be short in images, too, which all take the same tiles.
         ends: where tiles of whole rows begin, and the last ends; none are even, and may have several rows.
     """
-    short = short_images, *(total % size > 0 for size, total in zip(block, totals, strict=True))
-    last = sum(weight for weight, is_short in zip((8, 4, 2, 1), short, strict=True) if is_short)
-    ways = (2 * short_blocks(block, totals))[: last + 1]  # most of them the same
-    differ = {counts: i for i, counts in enumerate(dict.fromkeys(ways))}
-    tiles = [tiles_of(counts, most, x_steps, y_steps, ends) for counts in differ]  # (tiles, 4) each
-    own = {RowTile(1, end - begin) for begin, end in pairwise(ends)}
-    kinds = sorted(own or set().union(*[_kinds(counts, most) for counts in differ]))
-    number = np.zeros(kinds[-1].code(most) + 1, np.int64)  # of a kind, by its code
-    number[[kind.code(most) for kind in kinds]] = range(len(kinds))
-    table = np.full((len(differ), max(map(len, tiles)) + 1, 4), NONE, np.int64)
-    for line, found in zip(table, tiles, strict=True):
-        line[: len(found)] = found
-        line[: len(found), 3] = number[found[:, 3]]
-    return table[[differ[counts] for counts in ways]].view(ROW_TILE)[..., 0], kinds
+    (slices, rows, columns), (_, last_rows, last_columns) = block, (lasts := short_counts(block, totals))
+    ways = ways_to_be_short((1, *block), (not short_images, *lasts))
+    if ends:
+        kinds = tuple(sorted({RowTile(1, end - begin) for begin, end in pairwise(ends)}))
+        across, down = len(ends) - 1, rows
+    else:
+        counts = {(r, q) for r in (rows, last_rows) for q in (columns, last_columns)}
+        kinds = tuple(sorted({kind for r, q in counts for kind in _kinds(r, q, most)}))
+        across, down = -(-columns // most), -(-rows // runs_of(columns, rows, most))
+    numbers = array("q", bytes(8 * (kinds[-1].code(most) + 1)))  # of a kind, by its code
+    for number, kind in enumerate(kinds):
+        numbers[kind.code(most)] = number
+    own = array("q", ends)
+    length = slices * down * across + 1  # blocks that are cut short have no more tiles
+    table = np.empty(ways * length * len(TILE_WORDS), np.int64)
+    values = (
+        *block, *lasts, most, *x_steps, *y_steps, ways, length, len(ends), own.buffer_info()[0],
+        numbers.buffer_info()[0], jit.data_address()(table),
+    )  # fmt: skip
+    record = record_of_words(TABLE_OF_TILES, values)
+    jit.launch(fill_tiles(), jit.data_address()(record), 1)
+    return np.ndarray((ways, length), ROW_TILE, table), kinds
 
 
-def tiles_of(counts: Counts, most: int, x_steps: Counts, y_steps: Counts, own: Counts = ()) -> np.ndarray:
-    """(tiles, 4) first input, first output, outputs and `RowTile.code` of each, of an image of a block."""
-    slices, rows, columns = counts
-    high = 1 if own else runs_of(columns, rows, most)
-    ends = np.array(own) if own else along_row(columns, most)
-    first, length = ends[:-1], ends[1:] - ends[:-1]  # (tiles of a row,)
-    k = np.arange(0, rows, high)[:, None]  # (tiles of a column, 1)
-    runs = np.minimum(high, rows - k)
-    found = np.empty((slices, len(k), len(first), 4), np.int64)
-    for i, (_, of_row, of_column) in enumerate((x_steps, y_steps)):
-        found[..., i] = k * of_row + first * of_column
-    found[..., 2] = runs * length
-    found[..., 3] = runs * (most + 1) + length
-    if slices > 1:
-        found[..., :2] += np.arange(slices)[:, None, None, None] * (x_steps[0], y_steps[0])
-    return found.reshape(-1, 4)
+@jit.specialise
+def fill_tiles() -> Callable[..., None]:
+    """`tile_table`."""
+
+    def fill_tiles(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, TABLE_OF_TILES)[0]
+        own, numbers = carray(pointer(a.own), 1, np.int64), carray(pointer(a.numbers), 1, np.int64)
+        for way in range(a.ways):
+            tile = carray(pointer(a.table + way * a.length * ROW_TILE_BYTES), a.length, ROW_TILE)
+            slices = a.last_slices if way // 4 % 2 else a.slices
+            rows = a.last_rows if way // 2 % 2 else a.rows
+            columns = a.last_columns if way % 2 else a.columns
+            high = max(1, min(rows, min(a.most // columns, MOST_RUNS)))
+            across = (columns + a.most - 1) // a.most
+            if a.ends:
+                high, across = 1, a.ends - 1
+            down, at = (rows + high - 1) // high, 0
+            for i in range(slices):
+                for j in range(down):
+                    runs = min(high, rows - j * high)
+                    x = i * a.x_slice + j * high * a.x_row
+                    y = i * a.y_slice + j * high * a.y_row
+                    for k in range(across):
+                        first, end = k * columns // across, (k + 1) * columns // across
+                        if a.ends:
+                            first, end = own[k], own[k + 1]
+                        tile[at].x = x + first * a.x_column
+                        tile[at].y = y + first * a.y_column
+                        tile[at].outputs = runs * (end - first)
+                        tile[at].kernel = numbers[runs * (a.most + 1) + end - first]
+                        at += 1
+            for spare in range(at, a.length):
+                tile[spare].x, tile[spare].y, tile[spare].outputs, tile[spare].kernel = 0, 0, 0, NONE
+
+    return fill_tiles
 
 
-def _kinds(counts: Counts, most: int) -> set[RowTile]:
+def _kinds(rows: int, columns: int, most: int) -> Iterator[RowTile]:
     """The tiles of a block."""
-    _, rows, columns = counts
     high = runs_of(columns, rows, most)
     length, longer = divmod(columns, -(-columns // most))
-    return {
-        RowTile(runs, outputs)
-        for runs in {high, rows % high or high}
-        for outputs in {length, length + (longer > 0)}
-    }
+    for runs in {high, rows % high or high}:
+        yield RowTile(runs, length)
+        if longer:
+            yield RowTile(runs, length + 1)
 
 
 def along_row(columns: int, most: int) -> np.ndarray:

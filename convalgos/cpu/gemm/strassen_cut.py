@@ -43,6 +43,8 @@ CYCLES = {
     "far filter": (0.014, 0.0),  # beyond that of those from memory,
     "spilled": (0.0118, 0.059),  # and of what does not fit L2, again for each panel
 }
+ALIKE = 2.0  # times as many outputs, up to which maps are cut into blocks of about the same size
+OF_LAYER = ("lanes", "products", "panels", "passes", "depth", "section", "pass_bytes")  # maps of all sizes
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class StrassenCut:
             return 0
         return (-(-self.image // self.blocks) + self.lanes) * vector_bytes()
 
+    @cached_attribute
     def scratch_fields(self) -> dict[str, int]:
         """Where each table and array begins in the scratch of a task, and its size."""
         squares = self.side**2
@@ -161,7 +164,7 @@ class StrassenCut:
     @property
     def scratch_bytes(self) -> int:
         """Per task."""
-        return self.scratch_fields()["scratch_stride"]
+        return self.scratch_fields["scratch_stride"]
 
 
 @cache
@@ -214,6 +217,24 @@ def strassen_cuts(problem: ConvProblem, side: int) -> list[StrassenCut]:
         if whole.panels >= threads > 1:
             tried.add((blocks, threads))
     return [StrassenCut(p, side, vectors, *cut) for cut in sorted(tried)]
+
+
+def strassen_cut_like(problem: ConvProblem, known: StrassenCut) -> StrassenCut | None:
+    """The cut of a problem in about the blocks of one for other sizes of its maps, with the same filters;
+    None where it has much more work or less, or much smaller blocks."""
+    p, threads = row_view(problem), plan_threads()
+    pixels = math.prod(p.spatial_out)
+    grown = p.gemm_m / known.problem.gemm_m
+    if not 1 / ALIKE <= grown <= ALIKE or known.parts not in (1, threads):
+        return None
+    blocks = -(-pixels * known.blocks // known.image)
+    if known.parts == 1 and p.N % threads:
+        blocks = -(-blocks // threads) * threads
+    if blocks > max(known.blocks, pixels // (LEAST_ROWS * known.side)):
+        return None
+    cut = StrassenCut(p, known.side, known.vectors, blocks, known.parts)
+    cut.__dict__.update({name: getattr(known, name) for name in OF_LAYER})
+    return cut
 
 
 def strassen_cycles(cut: StrassenCut, threads: int) -> float:

@@ -36,6 +36,7 @@ from convalgos.cpu.runtime import array_calls, half, jit
 from convalgos.cpu.runtime.array_pass import ArrayPass, CompiledPass
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
 from convalgos.cpu.runtime.rebinding import RUN_FIELDS, W_AT, X_AT, Y_AT, Rebinding, RunSettings
+from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record, record_of_words
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
@@ -146,13 +147,11 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
             values: of the fields of the record that are others. steps: those of the plan by default.
         """
         made = self._on_maps(problem, scratch_bytes)
-        made.record = copy_of_record(self.record)
-        fields, tables = by_name(made.record), {**self._tables}
-        for name, value in values.items():
-            if type(value) is np.ndarray:
-                tables[name], value = value, address_of_table(name, value)
-            setattr(fields, name, value)
-        made._tables, made.scratch_bytes = tables, scratch_bytes
+        array = np.ndarray
+        tables = {name: value for name, value in values.items() if type(value) is array}
+        words = values | {name: address_of_table(name, table) for name, table in tables.items()}
+        made.record = changed_record(self.record, tuple(words), list(words.values()))
+        made._tables, made.scratch_bytes = self._tables | tables, scratch_bytes
         made.steps = self.steps if steps is None else tuple(steps)
         made._parallel = worth_sharing(problem)
         return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +22,6 @@ from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.borders import border_values
 from convalgos.cpu.tiled.driver import (
-    AXIS_FIELDS,
     BOX_ARGUMENTS,
     SIZES,
     multiply_box,
@@ -134,9 +135,10 @@ def box_passes(cut: BoxSizes) -> tuple[dict[str, int], ...]:
 
 
 @cache
-def _sizes_of(kind: Any) -> tuple[str, ...]:
-    """The fields of a record that sizes of a kind have under the same names."""
-    return tuple(name for name in SIZES.names or () if hasattr(kind, name))
+def _sizes_of(kind: type[BoxSizes]) -> tuple[tuple[str, ...], Callable[[BoxSizes], tuple[Any, ...]]]:
+    """The fields of a record that sizes of a kind have under the same names, and what tells them."""
+    names = tuple(name for name in SIZES.names or () if hasattr(kind, name))
+    return names, attrgetter(*names)
 
 
 def box_values(cut: BoxSizes, gather: int = 0, window: int = 1) -> dict[str, Any]:
@@ -163,13 +165,14 @@ def box_values(cut: BoxSizes, gather: int = 0, window: int = 1) -> dict[str, Any
     } | border_values(p, cut.rows, cut.columns)  # fmt: skip
     for i, name in enumerate(("depth", "rows", "columns")):
         axis: TiledAxis = getattr(cut, name)
-        given = {
-            "cuts": cut.cuts[1 + i], "x": x_steps[2 + i], "y": y_steps[2 + i], "size_out": y_spatial[i],
-            "written": axis.outputs * axis.lattices // windows[i],
-        }  # fmt: skip
-        values[name] = tuple(given[f] if f in given else getattr(axis, f) for f in AXIS_FIELDS.names or ())
+        written = axis.outputs * axis.lattices // windows[i]
+        values[name] = (  # of AXIS_FIELDS, which begin as an axis does
+            axis.size, y_spatial[i], *axis[2:], axis.step, axis.tiles, axis.tail,
+            cut.cuts[1 + i], x_steps[2 + i], y_steps[2 + i], written,
+        )  # fmt: skip
     kind: Any = type(cut)
-    return {name: getattr(cut, name) for name in _sizes_of(kind) if name not in values} | values
+    names, sizes_of = _sizes_of(kind)
+    return dict(zip(names, sizes_of(cut), strict=True)) | values
 
 
 def tap_offsets(cut: BoxSizes) -> np.ndarray:
