@@ -15,7 +15,7 @@ from convalgos.cpu.runtime.records import WORD
 from convalgos.cpu.vectors.simd import carray, pointer
 
 # Of a row of `count` pixels, cut into `tiles`, of which one of n pixels has the kernel `first_kernel` + n.
-TILE_FIELDS = fields("count tiles first_kernel lanes table")
+BAND_TILE_FIELDS = fields("count tiles first_kernel lanes table")
 
 
 class BandTiles(NamedTuple):
@@ -50,16 +50,16 @@ def tiles_of_rows(counts: tuple[int, ...], most: int, lanes: int) -> BandTiles:
         addresses[count] = begin
         begin += (tiles + 1) * ROW_TILE_BYTES
     words = np.array(records, WORD).reshape(len(records), -1)
-    jit.launch(fill_tiles(), jit.data_address()(words), len(words), False)
+    jit.launch(fill_band_tiles(), jit.data_address()(words), len(words), False)
     return BandTiles(addresses, tuple(lengths), table)
 
 
 @jit.specialise
-def fill_tiles() -> jit.Kernel:
+def fill_band_tiles() -> jit.Kernel:
     """The table of each task, which has a record of its own; even tiles, as `row_tiles.along_row` cuts."""
 
-    def fill_tiles(args: int, task: int) -> None:
-        a = carray(pointer(args), task + 1, TILE_FIELDS)[task]
+    def fill_band_tiles(args: int, task: int) -> None:
+        a = carray(pointer(args), task + 1, BAND_TILE_FIELDS)[task]
         table = carray(pointer(a.table), (a.tiles + 1) * 4, np.int64)
         begin = 0
         for i in range(a.tiles):
@@ -70,4 +70,4 @@ def fill_tiles() -> jit.Kernel:
         for i in range(4 * a.tiles, 4 * a.tiles + 4):
             table[i] = NONE
 
-    return fill_tiles
+    return fill_band_tiles

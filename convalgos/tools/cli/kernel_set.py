@@ -48,6 +48,7 @@ from convalgos.cpu.gemm import (
     row_driver,
     row_panels,
     row_tables,
+    row_tiles,
     scaled_plan,
     strassen_cut,
     strassen_driver,
@@ -175,11 +176,11 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     row_driver.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
     outer_driver.sum_channels, outer_driver.store_channels,
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
-    band_kernels.run_separable_bands, band_tiles.fill_tiles,
+    band_kernels.run_separable_bands, band_tiles.fill_band_tiles,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
     mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, sparse_kernels.sum_sparse,
     upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
-    smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables,
+    smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables, row_tiles.fill_tiles,
     spectral_kernels.run_chunks, weights_driver.share_weight_box,
 )  # fmt: skip
 
