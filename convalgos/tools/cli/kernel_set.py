@@ -171,17 +171,16 @@ def _kernel(factory: Callable[..., object], *parameters: int) -> Kernel:
 _CONVERSIONS = half.widen, half.narrow
 _OF_ALL: tuple[Callable[..., object], ...] = (
     row_kernels.filter_depthwise_planes, tiled_filters.transform_filters, reading.read_box,
-    driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box,
-    channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, direct.sum_blocks,
-    row_driver.sum_row_blocks, direct_weights.sum_gradients, patches.fill_channels_last,
-    outer_driver.sum_channels, outer_driver.store_channels,
-    packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches, jit.of_borrowed,
-    band_kernels.run_separable_bands, band_tiles.fill_band_tiles,
+    driver.multiply_box, writing.write_box, driver.run_each_box, driver.share_box, direct.sum_blocks,
+    channel_kernels.filter_channel_blocks, weight_kernels.correlate_planes, patches.fill_channels_last,
+    row_driver.sum_row_blocks, direct_weights.sum_gradients, spectral_kernels.run_chunks,
+    outer_driver.sum_channels, outer_driver.store_channels, row_tiles.fill_tiles, jit.of_borrowed,
+    packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches,
+    band_kernels.run_separable_bands, band_tiles.fill_band_tiles, weights_driver.share_weight_box,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
     mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, sparse_kernels.sum_sparse,
     upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
-    smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables, row_tiles.fill_tiles,
-    spectral_kernels.run_chunks, weights_driver.share_weight_box,
+    smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
