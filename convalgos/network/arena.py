@@ -73,8 +73,15 @@ def _placed_by(
         offsets, total = place_in_order(buffers, tried, scratches)
     if total > waste * least:
         offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
-    sharing = sharing._replace(order=order)
+    sharing = sharing._replace(order=order, spans=_spans_as_whole(buffers, alive))
     return _with_offsets(planned, sharing, offsets, int(total), scratch, least)
+
+
+def _spans_as_whole(buffers: Sequence[Buffer], alive: int) -> tuple[tuple[int, int], ...]:
+    """When buffers are in use, those of slices as a whole; none where the most of all times were more so."""
+    if most_alive([buffer._replace(times=()) for buffer in buffers]) > alive:
+        return ()
+    return tuple([(buffer.first, buffer.last) for buffer in buffers])
 
 
 def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
@@ -84,7 +91,8 @@ def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
     if stack is None or sharing is None:
         return None
     sizes = [whole_lines(value_bytes(planned, root)) for root in sharing.times]
-    scratch, alive = max(map(scratch_bytes, planned.steps), default=0), stack.most_alive(sizes)
+    each = [getattr(planned_step.plan, "scratch_bytes", 0) or 0 for planned_step in planned.steps]
+    scratch, alive = whole_lines(max(each, default=0)), stack.most_alive(sizes)
     least = scratch + alive
     if least >= APART:
         return None

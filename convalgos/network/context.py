@@ -27,6 +27,7 @@ from convalgos.network.step_options import CONVOLUTIONS
 COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
 NONE: Arrays = {}
 VIEWED = BoundRun(nothing, ())
+BY_ADDRESS = "by address"  # the settings of runs that are bound again by `bound_at`
 
 
 class RunsPlan(Protocol):
@@ -129,8 +130,11 @@ class Context:
         if moves and self._is_shown(planned_step):
             return None
         found = self._told(planned_step) if moves else (self._bound(planned_step), ())
-        if found is not None and found[0].settings is not None:
-            settings[number] = found[0].settings
+        if found is not None:
+            if getattr(planned_step.plan, "by_address", False):
+                settings[number] = BY_ADDRESS
+            elif found[0].settings is not None:
+                settings[number] = found[0].settings
         return found
 
     def _bound_again(self, planned_step: PlannedStep, settings: Any, moves: bool) -> BoundRun | None:
@@ -139,7 +143,12 @@ class Context:
         x, y = [*map(self._address, step.inputs)], [*map(self._address, step.outputs)]
         if None in x or None in y:
             return None
-        run: BoundRun | None = planned_step.plan.bound_again(settings, x, y, self._begin, moves)
+        plan = planned_step.plan
+        run: BoundRun | None
+        if settings is BY_ADDRESS:
+            run = plan.bound_at(x, y[0]) if plan.by_address else None
+        else:
+            run = plan.bound_again(settings, x, y, self._begin, moves)
         return run
 
     def _lies_there(self, planned_step: PlannedStep) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -74,7 +75,7 @@ class LayerNormPlan(BoundStep):
     """
 
     strided_batch = True
-    told = True
+    told = by_address = True
 
     def __init__(
         self,
@@ -98,9 +99,14 @@ class LayerNormPlan(BoundStep):
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         x, y = arrays
-        values = self._values | _addresses(x, y, self._shape)
+        return self._on(_addresses(x, y, self._shape), y.size, x, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        return self._on(*_fields_at(x[0], y, self._shape))
+
+    def _on(self, where: dict[str, int], count: int, *kept: np.ndarray) -> BoundRun:
         kernel = normalise_share(FLOAT.itemsize, self._lanes)
-        return launched(kernel, NORM_FIELDS, values, y.size, x, y, self, told=("x", "y"))
+        return launched(kernel, NORM_FIELDS, self._values | where, count, *kept, self, told=("x", "y"))
 
 
 def group_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
@@ -266,7 +272,7 @@ class SoftmaxPlan(BoundStep):
     """
 
     strided_batch = True
-    told = True
+    told = by_address = True
 
     def __init__(self, shape: Shape, layout: str, logs: bool = False):
         self._shape, self._logs = array_shape(layout, shape), logs
@@ -274,9 +280,14 @@ class SoftmaxPlan(BoundStep):
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         x, y = arrays
-        values = self._values | _addresses(x, y, self._shape)
+        return self._on(_addresses(x, y, self._shape), y.size, x, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        return self._on(*_fields_at(x[0], y, self._shape))
+
+    def _on(self, where: dict[str, int], count: int, *kept: np.ndarray) -> BoundRun:
         kernel = softmax_share(FLOAT.itemsize, self._lanes, int(self._logs))
-        return launched(kernel, SOFTMAX_FIELDS, values, y.size, x, y, self, told=("x", "y"))
+        return launched(kernel, SOFTMAX_FIELDS, self._values | where, count, *kept, self, told=("x", "y"))
 
 
 def _scale_and_shift(
@@ -312,3 +323,10 @@ def _addresses(x: np.ndarray, y: np.ndarray, shape: Shape) -> dict[str, int]:
         "x": x.ctypes.data, "y": y.ctypes.data, "x_n": image_step(x), "y_n": image_step(y),
         "images": len(x) if x.size else 0,
     }  # fmt: skip
+
+
+def _fields_at(x: int, y: int, shape: Shape) -> tuple[dict[str, int], int]:
+    """(`_addresses` of contiguous arrays that begin at these, elements of y)."""
+    size = math.prod(shape)
+    step = size // max(1, shape[0])
+    return {"x": x, "y": y, "x_n": step, "y_n": step, "images": shape[0] if size else 0}, size

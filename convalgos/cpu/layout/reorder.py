@@ -8,6 +8,8 @@ All is moved once, by all threads, and nothing is computed: the bits are the sam
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +96,7 @@ class Reorder:
         True
     """
 
-    strided_batch = True
+    strided_batch = by_address = True
     scratch_bytes = 0
 
     def __init__(self, shape: Shape, itemsize: int, source: str, target: str):
@@ -141,12 +143,26 @@ class Reorder:
             check_bound(name, array, shape, x.dtype, strided=True, written=name == "y")
         if x.itemsize != self._itemsize:
             raise TypeError(f"x has elements of {x.itemsize} bytes, but the run takes {self._itemsize}")
-        record, address = copy_of_record(self._record), jit.data_address()
-        fields, begin = by_name(record), address(record)
-        fields.x, fields.x_n, fields.y, fields.y_n = address(x), image_step(x), address(y), image_step(y)
+        record, fields = self._record_at(x.ctypes.data, y.ctypes.data)
+        fields.x_n, fields.y_n = image_step(x), image_step(y)
+        return self._bound(record, x, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        """See `BoundStep.bound_at`."""
+        return self._bound(self._record_at(x[0], y)[0])
+
+    def _record_at(self, x: int, y: int) -> tuple[np.ndarray, Any]:
+        """(a record for arrays at these addresses, its fields)."""
+        record = copy_of_record(self._record)
+        fields = by_name(record)
+        fields.x, fields.y = x, y
+        return record, fields
+
+    def _bound(self, record: np.ndarray, *kept: np.ndarray) -> BoundRun:
+        begin = jit.data_address()(record)
         launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
-        x_places, y_places = ((AddressWord(begin + at, 0),) for at in (X_AT, Y_AT))
-        return jit.bound_run((launch,), x, y, record, x_places=x_places, y_places=y_places)
+        of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
+        return jit.bound_run((launch,), record, *kept, x_places=of_x, y_places=of_y)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, of the shapes that the layouts have (`layouts.array_shape`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -74,6 +75,7 @@ class PoolPlan:
         self._runs = KernelRuns(POOL_FIELDS, values | of.sizes, kernel, of.tasks(units))
         self.scratch_bytes = self._runs.scratch_bytes
         self._shapes, self._dtype = problem.array_shapes, numpy_dtype(problem.dtype)
+        self.by_address = not self._elements.widens and math.prod(problem.y_shape) > 0
         # whether a bound run takes images that lie apart
         self.strided_batch = problem.layout != "channels_first" and not of.widens
 
@@ -101,6 +103,14 @@ class PoolPlan:
         scratch = checked_scratch(scratch, self.scratch_bytes)
         apart = {"x_plane": image_step(x), "y_plane": image_step(y)} if self.strided_batch else {}
         return self._runs.bound(scratch, (x, y), x=x.ctypes.data, y=y.ctypes.data, **apart)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        """A run on contiguous arrays; see `BoundStep.bound_at`."""
+        apart: dict[str, int] = {}
+        if self.strided_batch:
+            of_x, of_y = (math.prod(shape[1:]) for shape in self._shapes)
+            apart = {"x_plane": of_x, "y_plane": of_y}
+        return self._runs.bound(None, (), x=x[0], y=y, **apart)
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:

@@ -31,6 +31,17 @@ def by_name(record: np.ndarray) -> Any:
     return _structure(record.dtype).from_address(jit.data_address()(record))
 
 
+def record_of_fields(record: np.dtype, values: dict[str, int]) -> tuple[ctypes.Structure, int]:
+    """(a record with these fields, the others 0; where it begins); one call, however many fields it has.
+
+    Args:
+        record: of int64 fields.
+    """
+    made = _structure(record)(**values)
+    return made, ctypes.addressof(made)
+
+
+@cache
 def field_offset(record: np.dtype, name: str) -> int:
     """Bytes from the begin of a record to a field of it."""
     fields = record.fields
