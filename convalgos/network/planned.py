@@ -150,6 +150,11 @@ class Planned:
         roots: list[Any] = [self.places[root] for root in sharing.times]
         return stack_of(sharing.spans, roots)
 
+    @cached_attribute
+    def stack_above(self) -> list[Stack]:
+        """How they would lie above the scratch of their own steps, once that was asked for."""
+        return []
+
     def dtype(self, name: str) -> np.dtype:
         """The type of a value."""
         return np.dtype(self.dtypes.get(name, "float32"))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class _Replanning:
                     continue
             begun[i] = self._step(planned_step)
             next(begun[i])
-            written[i] = tuple(shapes.items())[names:]
+            written[i] = tuple(islice(shapes.items(), names, None))
         for i in self._known.alike:
             if i not in begun:
                 continue
