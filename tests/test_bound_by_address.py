@@ -6,6 +6,7 @@ import pytest
 from convalgos.core.epilogue import RELU
 from convalgos.core.layouts import array_shape
 from convalgos.core.pool_problem import PoolProblem
+from convalgos.cpu.elementwise.attention import AttentionPlan
 from convalgos.cpu.elementwise.norms import LayerNormPlan, SoftmaxPlan
 from convalgos.cpu.elementwise.plan import (
     ConcatenationPlan,
@@ -105,3 +106,94 @@ def test_reorder(images, source, target):
 def test_pooling(layout, images, reduction):
     problem = PoolProblem.of((images, 32, 9, 11), 3, stride=2, reduction=reduction).in_layout(layout)
     _same(PoolPlan(problem), [problem.array_shapes[0]], problem.array_shapes[1])
+
+
+def _same_as(made, own, x_shapes, y_shape):
+    """Two plans of a step give the same."""
+    rng = np.random.default_rng(7)
+    inputs = [rng.standard_normal(shape).astype("f4") for shape in x_shapes]
+    expected, y = np.full(y_shape, 7, "f4"), np.full(y_shape, 7, "f4")
+    own.bind(*inputs, expected).run()
+    made.bind(*inputs, y).run()
+    assert np.array_equal(y, expected)
+    _same(made, x_shapes, y_shape)
+
+
+SIZES = pytest.mark.parametrize("sizes", [(1, 32, 3, 4), (2, 32, 1, 1), (3, 32, 70, 81)])
+
+
+@LAYOUTS
+@SIZES
+@pytest.mark.parametrize("kind", [LayerNormPlan, SoftmaxPlan])
+def test_norms_of_other_maps(layout, sizes, kind):
+    made, laid = kind((1, 32, 5, 9), layout).on_map(sizes), array_shape(layout, sizes)
+    _same_as(made, kind(sizes, layout), [laid], laid)
+    assert made.on_map((1, 33, 5, 9)) is None
+
+
+@LAYOUTS
+@SIZES
+@pytest.mark.parametrize("kind", ["add", "scaled", "single", "identity"])
+def test_elementwise_of_other_maps(layout, sizes, kind):
+    others = {"add": lambda x: [x], "identity": lambda x: []}
+    others |= {"scaled": lambda x: [(x[0], 32, 1, 1)], "single": lambda x: [(1, 32, 1, 1)]}
+    of = others[kind]
+    operation = {"add": "add", "identity": "identity"}.get(kind, "multiply")
+    known, own = (
+        ElementwisePlan(operation, [x, *of(x)], layout, RELU) for x in ((3, 32, 5, 9), sizes)
+    )  # fmt: skip
+    laid = [array_shape(layout, each) for each in (sizes, *of(sizes))]
+    _same_as(known.on_maps(sizes, *of(sizes)), own, laid, laid[0])
+
+
+def test_elementwise_that_is_broadcast_otherwise():
+    plan = ElementwisePlan("add", [(2, 4, 6), (2, 4, 6)], FIRST)
+    assert plan.on_maps((2, 4, 1), (2, 4, 6)) is None
+    assert plan.on_maps((2, 4, 6), (3, 4, 6)) is None
+    assert plan.on_maps((2, 4, 6), (2, 1, 6)) is None
+    assert plan.on_maps((2, 4, 6)) is None
+
+
+@LAYOUTS
+def test_constant_operand_of_other_maps(layout):
+    b = np.random.default_rng(8).standard_normal(array_shape(layout, (1, 32, 1, 1))).astype("f4")
+    known, own = (
+        ConstantOperandPlan(ElementwisePlan("multiply", [x, (1, 32, 1, 1)], layout), b)
+        for x in ((1, 32, 9, 9), (2, 32, 5, 7))
+    )
+    laid = array_shape(layout, (2, 32, 5, 7))
+    _same_as(known.on_map((2, 32, 5, 7)), own, [laid], laid)
+    whole = np.ones(array_shape(layout, (1, 32, 9, 9)), "f4")
+    plan = ConstantOperandPlan(ElementwisePlan("multiply", [(1, 32, 9, 9)] * 2, layout), whole)
+    assert plan.on_map((1, 32, 5, 7)) is None
+
+
+@SIZES
+@pytest.mark.parametrize(("source", "target"), [(FIRST, LAST), (LAST, FIRST), (FIRST, BLOCKS)])
+def test_reorder_of_other_maps(sizes, source, target):
+    made, own = Reorder((1, 32, 9, 9), 4, source, target).on_map(sizes), Reorder(sizes, 4, source, target)
+    x, y = (array_shape(layout, sizes) for layout in (source, target))
+    _same_as(made, own, [x], y)
+    given, expected, found = np.ones(x, "f4"), np.zeros(y, "f4"), np.zeros(y, "f4")
+    own(given, expected)
+    made(given, found)
+    assert np.array_equal(found, expected) and made._tasks == own._tasks
+
+
+def test_attention():
+    heads, rows, depth = 3, 17, 8
+    qkv = 2, rows, 3 * heads * depth
+    seen = ("view", (2, rows, 3, heads, depth)), ("transpose", (2, 0, 3, 1, 4))
+    moves = [(*seen, ("index", 0, i)) for i in range(3)]
+    moves[1] += (("transpose", (0, 1, 3, 2)),)
+    behind = ("transpose", (0, 2, 1, 3)), ("view", (2, rows, heads * depth))
+    plan = AttentionPlan((qkv,) * 3, (*moves, behind), 0.3)
+    _same(plan, [qkv] * 3, (2, rows, heads * depth))
+
+
+def test_attention_that_copies_is_bound_by_arrays():
+    turned, plain = (("transpose", (0, 2, 1)),), ()
+    plan = AttentionPlan(((1, 8, 5), (1, 8, 5), (1, 5, 8)), (turned, plain, plain, plain))
+    assert plan.bound_at([0, 0, 0], 0) is None
+    biased = AttentionPlan(((1, 5, 8), (1, 8, 5), (1, 5, 8), (1, 5, 5)), ((),) * 4, views=((),))
+    assert biased.bound_at([0, 0, 0, 0], 0) is None

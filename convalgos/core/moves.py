@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ def moved_shape(shape: Shape, moves: Sequence[Move]) -> Shape:
             nothing = np.broadcast_to(np.int8(0), shape)
             shape = moved(nothing, [move]).shape
     return shape
+
+
+shape_after = lru_cache(1024)(moved_shape)  # of shapes that are asked for again, with moves that are tuples
 
 
 def of_whole_rows(shape: Shape, moves: Sequence[Move]) -> list[Move] | None:

@@ -45,7 +45,7 @@ from convalgos.network.planned import (
 )
 from convalgos.network.reached_taps import reaches_all
 from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
-from convalgos.network.step_plans import plan_of, reorder_of
+from convalgos.network.step_plans import plan_of, reorder_like, step_plan_like
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
@@ -178,8 +178,7 @@ class _Replanning:
             yield
             plan = known.plan
             if x_shape != self._known.shapes[step.inputs[0]]:
-                itemsize = np.dtype(self._dtype(step)).itemsize
-                plan = reorder_of(x_shape, step.source, step.target, itemsize)
+                plan = self._reorder(step, x_shape, known.plan)
         else:
             step.add_shapes(shapes, self._sizes)
             yield
@@ -187,19 +186,28 @@ class _Replanning:
                 raise Unsupported("a transpose moves nothing in the other sizes only")
             before = self._known.shapes
             same = all(shapes[name] == before[name] for name in (*step.inputs, *step.outputs))
-            plan = known.plan if same else self._of_step(step, known.writes)
+            plan = known.plan if same else self._of_step(step, known.writes, known.plan)
         if plan is known.plan:
             return known
         return PlannedStep(step, known.reads, known.writes, plan, known.seconds * self._grown(step.output))
 
-    def _of_step(self, step: Step, layout: str) -> Any:
+    def _of_step(self, step: Step, layout: str, known: Any) -> Any:
         """The plan of a step that is no convolution; of windows once for all steps that have the same."""
         dtype = self._dtype(step)
+        if (plan := step_plan_like(known, step, self._shapes)) is not None:
+            return plan
         if not isinstance(step, Pooling):
             return plan_of(step, self._shapes, layout, dtype, self._limits)
         key = step.problem(self._shapes[step.inputs[0]], dtype), layout
         if key not in self._plans:
             self._plans[key] = self._made_once(key, partial(plan_of, step, self._shapes, layout, dtype))
+        return self._plans[key]
+
+    def _reorder(self, step: LayoutChange, shape: Shape, known: Any) -> Any:
+        """That of a map, once for all that go from one layout to another in the same sizes."""
+        key = step.source, step.target, shape, self._dtype(step)
+        if key not in self._plans:
+            self._plans[key] = reorder_like(known, shape, *key[:2], key[3])
         return self._plans[key]
 
     def _grown(self, name: str) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -73,7 +74,7 @@ class ElementwisePlan(BoundStep):
     def __init__(
         self, operation: str, shapes: Sequence[Shape], layout: str, activation: Activation | None = None
     ):
-        self._operation, self._activation = OPERATIONS[operation], activation
+        self._operation, self._activation, self._layout = OPERATIONS[operation], activation, layout
         y_shape = np.broadcast_shapes(*shapes)
         self._shapes = [array_shape(layout, shape) for shape in shapes]
         self._y_shape = array_shape(layout, y_shape)
@@ -90,6 +91,28 @@ class ElementwisePlan(BoundStep):
             self._operation = TURNED[self._operation]
         if other and (other[0] != whole or self._operation != ADD):
             self._cast = broadcast_of(whole[1:], other[0][1:])
+
+    def on_maps(self, a: Shape, *other: Shape) -> Self | None:
+        """The same step of arrays of these logical shapes; None where they may be broadcast otherwise."""
+        if self._turned or len(other) != len(self._shapes) - 1:
+            return None
+        cast = None
+        laid = array_shape(self._layout, a)
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._shapes, made._y_shape = [laid], laid
+        if other:
+            (b,) = other
+            if len(b) != len(a) or b[1] != a[1]:
+                return None
+            made._shapes.append(b_laid := array_shape(self._layout, b))
+            if b_laid != laid or self._operation != ADD:
+                with suppress(Unsupported):
+                    cast = broadcast_of(laid[1:], b_laid[1:])
+                if cast is None or b[0] not in (1, a[0]):
+                    return None
+        made._cast = cast
+        return made
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         *inputs, y = arrays
@@ -131,6 +154,14 @@ class ConstantOperandPlan(BoundStep):
     def __init__(self, plan: BoundStep, b: np.ndarray):
         self._plan, self._b = plan, b
         self.by_address = plan.by_address
+
+    def on_map(self, shape: Shape) -> ConstantOperandPlan | None:
+        """The same step of a map of this logical shape; None where the constant may be broadcast otherwise,
+        or has numbers for pixels."""
+        if not isinstance(self._plan, ElementwisePlan) or self._b.size != shape[1]:
+            return None
+        plan = self._plan.on_maps(shape, (1, shape[1], *(1,) * len(shape[2:])))
+        return None if plan is None else ConstantOperandPlan(plan, self._b)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         a, y = arrays

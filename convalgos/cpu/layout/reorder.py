@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -81,6 +81,11 @@ def reorder_seconds(shape: Shape, itemsize: int, source: str, target: str, machi
     return machine.launch + max(moved, machine.stream_near(nbytes)) + machine.stream(others)
 
 
+def tasks_worth(nbytes: int) -> int:
+    """Threads that so many bytes are worth."""
+    return max(1, min(threads.plan_threads(), nbytes // SHARE))
+
+
 class Reorder:
     """y = x in another layout, for one call at a time. Lanes of y beyond C become 0.
 
@@ -101,9 +106,10 @@ class Reorder:
 
     def __init__(self, shape: Shape, itemsize: int, source: str, target: str):
         images, channels, *sizes = shape
-        self._itemsize = itemsize
+        self._itemsize, self._layouts = itemsize, (source, target)
+        self._channels, self._pixels = channels, math.prod(sizes)
         self._shapes = array_shape(source, shape), array_shape(target, shape)
-        pixels, blocks = math.prod(sizes), [BLOCKS[name] for name in (source, target) if name in BLOCKS]
+        pixels, blocks = self._pixels, [BLOCKS[name] for name in (source, target) if name in BLOCKS]
         lanes = min(simd.lanes(itemsize), *blocks, LONGEST if itemsize > 1 else BYTES)
         if itemsize not in SIZES or lanes * itemsize < SHORTEST:
             raise ValueError(f"elements of {itemsize} bytes are not moved from {source} to {target}")
@@ -119,7 +125,7 @@ class Reorder:
             chunk = ROWS_TO_BLOCKS
         else:
             chunk = max(1, ROWS_TO_PIXELS // max(1, channels * itemsize * LEAST_CHUNK)) * LEAST_CHUNK
-        self._tasks = max(1, min(threads.plan_threads(), math.prod(shape) * itemsize // SHARE))
+        self._tasks = tasks_worth(math.prod(shape) * itemsize)
         values = (
             images, channels, pixels, *widths, x_length * pixels, y_length * pixels, y_length, vectors,
             channels - lanes if overlaps else (vectors - 1) * lanes, chunk, self._tasks,
@@ -132,6 +138,23 @@ class Reorder:
             self._kernel = (reorder_rows if widths[0] == 1 else reorder_pixels)(itemsize, lanes)
         else:
             self._kernel = reorder_blocks(itemsize, lanes)
+
+    def on_map(self, shape: Shape) -> Self:
+        """The same for maps of this logical shape."""
+        if shape[1] != self._channels or not self._pixels:
+            return type(self)(shape, self._itemsize, *self._layouts)
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        source, target = self._layouts
+        made._shapes = array_shape(source, shape), array_shape(target, shape)
+        pixels, before = math.prod(shape[2:]), self._pixels
+        made._pixels, made._tasks = pixels, tasks_worth(math.prod(shape) * self._itemsize)
+        made._record = copy_of_record(self._record)
+        made._arguments = fields = by_name(made._record)
+        made._address = jit.data_address()(made._record)
+        fields.images, fields.pixels, fields.tasks = shape[0], pixels, made._tasks
+        fields.x_n, fields.y_n = fields.x_n // before * pixels, fields.y_n // before * pixels
+        return made
 
     def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
         """A run on these very arrays, whose images may lie apart; see `Plan.bind`. No scratch is needed.
