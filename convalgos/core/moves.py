@@ -66,6 +66,8 @@ def moved_shape(shape: Shape, moves: Sequence[Move]) -> Shape:
             shape = viewed_shape(shape, move[1])
         elif move[0] == "transpose" and sorted(move[1]) == list(range(len(shape))):
             shape = tuple([shape[axis] for axis in move[1]])
+        elif move[0] == "index" and 0 <= move[1] < len(shape) and 0 <= move[2] < shape[move[1]]:
+            shape = (*shape[: move[1]], *shape[move[1] + 1 :])
         elif move[0] != "roll":
             nothing = np.broadcast_to(np.int8(0), shape)
             shape = moved(nothing, [move]).shape

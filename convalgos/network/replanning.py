@@ -50,6 +50,7 @@ from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
+OF_SIZES = Foreign, ArrayFunction
 MADE = 1 << 13  # plans of layers that are kept for further shapes
 LIKE = 1 << 14  # and steps
 ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
@@ -119,7 +120,7 @@ class _Replanning:
         written: dict[int, tuple[tuple[str, Shape], ...]] = {}
         for i, planned_step in enumerate(known):
             names, step = len(shapes), planned_step.step
-            if not isinstance(step, Foreign | ArrayFunction):  # which read what is computed of shapes
+            if not isinstance(step, OF_SIZES):  # which read what is computed of shapes
                 key = keys[i] = i, self._changes, self._growth, *map(shapes.__getitem__, step.inputs)
                 if (made := memo.get(key)) is not None:
                     found[i] = made.planned_step
@@ -136,15 +137,12 @@ class _Replanning:
             except StopIteration as made:
                 found[i] = made.value
             if i in keys:
-                self._remember(keys[i], StepLike(found[i], written[i]))
+                if len(memo) >= LIKE:
+                    _forget_oldest(memo, LIKE)
+                # inputs of the network of other sizes may be the same behind strides
+                memo[keys[i]] = StepLike(found[i], written[i])
         steps = tuple(map(found.__getitem__, range(len(known))))
         return replace(self._known, steps=steps, shapes=shapes)
-
-    def _remember(self, key: Hashable, step: StepLike) -> None:
-        """Keep what a step is for these shapes of its inputs: those of other inputs of the network may be
-        the same behind strides."""
-        _forget_oldest(self._known.steps_like, LIKE)
-        self._known.steps_like[key] = step
 
     def _step(self, known: PlannedStep) -> Generator[None, None, PlannedStep]:
         """Finds the shapes of what a step writes; when it goes on, it is planned."""

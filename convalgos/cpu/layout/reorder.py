@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from convalgos.cpu.layout.reorder_kernels import (
 )
 from convalgos.cpu.runtime import jit, threads
 from convalgos.cpu.runtime.rebinding import RUN_FIELDS, X_AT, Y_AT
-from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of_words
+from convalgos.cpu.runtime.records import by_name, copy_of_fields, copy_of_record, record_of_words
 from convalgos.cpu.vectors import simd
 
 FEW = 4  # channels, up to which vectors are split and joined
@@ -117,6 +117,7 @@ class Reorder:
         x_length, y_length = (
             -(-channels // size) * size for size in (BLOCKS.get(source, 1), BLOCKS.get(target, 1))
         )
+        self._steps = x_length * pixels, y_length * pixels
         vectors = -(-y_length // lanes)
         overlaps = not blocks and channels >= lanes  # the last vector of plain layouts
         if 1 not in widths:
@@ -127,7 +128,7 @@ class Reorder:
             chunk = max(1, ROWS_TO_PIXELS // max(1, channels * itemsize * LEAST_CHUNK)) * LEAST_CHUNK
         self._tasks = tasks_worth(math.prod(shape) * itemsize)
         values = (
-            images, channels, pixels, *widths, x_length * pixels, y_length * pixels, y_length, vectors,
+            images, channels, pixels, *widths, *self._steps, y_length, vectors,
             channels - lanes if overlaps else (vectors - 1) * lanes, chunk, self._tasks,
         )  # fmt: skip
         self._record = record_of_words(REORDER_FIELDS, (0,) * len(RUN_FIELDS.split()) + values)
@@ -153,7 +154,8 @@ class Reorder:
         made._arguments = fields = by_name(made._record)
         made._address = jit.data_address()(made._record)
         fields.images, fields.pixels, fields.tasks = shape[0], pixels, made._tasks
-        fields.x_n, fields.y_n = fields.x_n // before * pixels, fields.y_n // before * pixels
+        x_n, y_n = self._steps  # elements of an image
+        fields.x_n, fields.y_n = made._steps = x_n // before * pixels, y_n // before * pixels
         return made
 
     def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
@@ -166,23 +168,15 @@ class Reorder:
             check_bound(name, array, shape, x.dtype, strided=True, written=name == "y")
         if x.itemsize != self._itemsize:
             raise TypeError(f"x has elements of {x.itemsize} bytes, but the run takes {self._itemsize}")
-        record, fields = self._record_at(x.ctypes.data, y.ctypes.data)
-        fields.x_n, fields.y_n = image_step(x), image_step(y)
-        return self._bound(record, x, y)
+        return self._on(x.ctypes.data, y.ctypes.data, image_step(x), image_step(y), x, y)
 
     def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
         """See `BoundStep.bound_at`."""
-        return self._bound(self._record_at(x[0], y)[0])
+        return self._on(x[0], y, *self._steps)
 
-    def _record_at(self, x: int, y: int) -> tuple[np.ndarray, Any]:
-        """(a record for arrays at these addresses, its fields)."""
-        record = copy_of_record(self._record)
-        fields = by_name(record)
-        fields.x, fields.y = x, y
-        return record, fields
-
-    def _bound(self, record: np.ndarray, *kept: np.ndarray) -> BoundRun:
-        begin = jit.data_address()(record)
+    def _on(self, x: int, y: int, x_n: int, y_n: int, *kept: np.ndarray) -> BoundRun:
+        record, begin = copy_of_fields(self._record)
+        record.x, record.y, record.x_n, record.y_n = x, y, x_n, y_n
         launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
         of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
         return jit.bound_run((launch,), record, *kept, x_places=of_x, y_places=of_y)

@@ -17,7 +17,7 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.record_launch import RecordLaunch
-from convalgos.cpu.runtime.records import WORD, by_name, copy_of_record
+from convalgos.cpu.runtime.records import WORD, copy_of_fields
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
@@ -95,15 +95,14 @@ class KernelRuns:
 
     def bound(self, scratch: np.ndarray | None, kept: tuple[Any, ...], **values: int) -> BoundRun:
         """A run with the fields of these names set for good."""
-        record = copy_of_record(self._record)
+        arguments, begin = copy_of_fields(self._record)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
-        arguments = by_name(record)
         arguments.scratch = self._address(scratch)
         for name, value in values.items():
             setattr(arguments, name, value)
-        launch = Launch(self._kernel, self._address(record), self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), self, kept, record, scratch)
+        launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), self, kept, arguments, scratch)
 
 
 class MaximaRuns(ABC):

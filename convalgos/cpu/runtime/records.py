@@ -67,6 +67,12 @@ def copy_of_record(record: np.ndarray) -> np.ndarray:
     return np.ndarray(1, record.dtype, record.view(WORD).copy())
 
 
+def copy_of_fields(record: np.ndarray) -> tuple[Any, int]:
+    """(a copy of a record as `by_name` gives it, which keeps its memory; where it begins)."""
+    made = _structure(record.dtype).from_buffer_copy(record.view(WORD))
+    return made, ctypes.addressof(made)
+
+
 def record_of_words(fields: np.dtype, values: Sequence[Any]) -> np.ndarray:
     """(1,) a record of int64 fields with these values, in a quarter of the time that NumPy takes.
 
