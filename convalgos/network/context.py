@@ -68,6 +68,7 @@ class Context:
         planned = executor.planned
         self._executor: RunsPlan = proxy(executor)
         self._structure = executor.structure
+        self._moving, self._placed = executor.moving, planned.places
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
         self._arrays = {**executor.known}  # of values that have no place in the arena
@@ -158,10 +159,10 @@ class Context:
 
     def _address(self, name: str) -> int | None:
         """Where a value lies, as a whole; 0 of what moves, and None where it does not."""
-        if name in self._executor.moving:
+        if name in self._moving:
             return 0
-        if name not in self._arrays and name in self._executor.planned.places:
-            return self._places.address(name)
+        if name not in self._arrays and (place := self._placed.get(name)) is not None:
+            return self._begin + place if type(place) is int else self._places.address(name)
         return int(self._array(name).ctypes.data)
 
     def _is_shown(self, planned_step: PlannedStep) -> bool:

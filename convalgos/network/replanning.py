@@ -159,11 +159,11 @@ class _Replanning:
             plan = self._convolution(step, problem, known.plan)
             if isinstance(step, PooledConvolution) and plan is not known.plan:
                 plan = self._pooled(plan, pooling)
-        elif isinstance(step, JoinedConvolutions):
+        elif type(step) is JoinedConvolutions:
             block = self._block(step, x_shape, known.plan)
             yield
             plan = self._joined(step, block, known.plan)
-        elif isinstance(step, ScaledConvolution):
+        elif type(step) is ScaledConvolution:
             problem = self._problem(step.convolution, x_shape, known.plan.plan.problem)
             shapes[step.convolution.inputs[0]], shapes[step.output] = x_shape, problem.y_shape
             yield
@@ -171,7 +171,7 @@ class _Replanning:
             if not takes_scale(inner) or shapes[step.inputs[1]] != (*x_shape[:2], 1, 1):
                 raise Unsupported("its kernels cannot scale what it reads")
             plan = known.plan if inner is known.plan.plan else ScaledPlan(inner)
-        elif isinstance(step, LayoutChange):
+        elif type(step) is LayoutChange:
             shapes[step.output] = x_shape
             yield
             plan = known.plan
@@ -210,7 +210,7 @@ class _Replanning:
 
     def _grown(self, name: str) -> float:
         """Times as many elements of a value as in the plan that is known."""
-        return math.prod(self._shapes[name]) / max(1, math.prod(self._known.shapes[name]))
+        return math.prod(self._shapes[name]) / (math.prod(self._known.shapes[name]) or 1)
 
     def _dtype(self, step: Step) -> str:
         """Of what a step reads."""
