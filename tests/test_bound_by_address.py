@@ -197,3 +197,25 @@ def test_attention_that_copies_is_bound_by_arrays():
     assert plan.bound_at([0, 0, 0], 0) is None
     biased = AttentionPlan(((1, 5, 8), (1, 8, 5), (1, 5, 8), (1, 5, 5)), ((),) * 4, views=((),))
     assert biased.bound_at([0, 0, 0, 0], 0) is None
+
+
+@pytest.mark.parametrize("reduction", ["max", "mean"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [(1, 40, 3, 4), (3, 40, 170, 181), (2, 40, 1, 1)])
+def test_whole_maps_of_other_sizes(reduction, dtype, sizes):
+    layout = "blocked16" if dtype == "float32" else "blocked8"
+    first = PoolProblem.of((1, 40, 7, 9), reduction=reduction, dtype=dtype)
+    problem = PoolProblem.of(sizes, reduction=reduction, dtype=dtype)
+    assert first.of_whole(sizes) == problem and first.of_whole(sizes).y_shape == problem.y_shape
+    known, own = PoolPlan(first.in_layout(layout)), PoolPlan(problem.in_layout(layout))
+    made = known.on_map(problem.in_layout(layout))
+    x = np.random.default_rng(9).standard_normal(own._shapes[0]).astype(dtype)
+    expected, y, bound = (np.full(own._shapes[1], 7, dtype) for _ in range(3))
+    own.run(x, expected)
+    made.run(x, y)
+    made.bound_at([x.ctypes.data], bound.ctypes.data).run()
+    assert np.array_equal(y, expected) and np.array_equal(bound, expected)
+    assert made._runs._tasks == own._runs._tasks and made.scratch_bytes == own.scratch_bytes
+    assert known.on_map(PoolProblem.of((1, 40, 8, 8), 2, reduction=reduction, dtype=dtype)) is None
+    assert PoolProblem.of((1, 4, 8, 8), 2).of_whole((1, 4, 4, 4)) is None
+    assert PoolProblem.of((1, 4, 3, 3), 3, padding=1).of_whole((1, 4, 4, 4)) is None

@@ -68,7 +68,7 @@ class Context:
         planned = executor.planned
         self._executor: RunsPlan = proxy(executor)
         self._structure = executor.structure
-        self._moving, self._placed = executor.moving, planned.places
+        self._moved, self._placed = executor.moving, planned.places
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
         self._arrays = {**executor.known}  # of values that have no place in the arena
@@ -159,7 +159,7 @@ class Context:
 
     def _address(self, name: str) -> int | None:
         """Where a value lies, as a whole; 0 of what moves, and None where it does not."""
-        if name in self._moving:
+        if name in self._moved:
             return 0
         if name not in self._arrays and (place := self._placed.get(name)) is not None:
             return self._begin + place if type(place) is int else self._places.address(name)

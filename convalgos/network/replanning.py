@@ -192,7 +192,7 @@ class _Replanning:
     def _of_step(self, step: Step, layout: str, known: Any) -> Any:
         """The plan of a step that is no convolution; of windows once for all steps that have the same."""
         dtype = self._dtype(step)
-        if (plan := step_plan_like(known, step, self._shapes)) is not None:
+        if (plan := step_plan_like(known, step, self._shapes, layout, dtype)) is not None:
             return plan
         if not isinstance(step, Pooling):
             return plan_of(step, self._shapes, layout, dtype, self._limits)
