@@ -69,7 +69,7 @@ def copy_of_record(record: np.ndarray) -> np.ndarray:
 
 def copy_of_fields(record: np.ndarray) -> tuple[Any, int]:
     """(a copy of a record as `by_name` gives it, which keeps its memory; where it begins)."""
-    made = _structure(record.dtype).from_buffer_copy(record.view(WORD))
+    made = _structure(record.dtype).from_buffer_copy(record.view(WORD).data)
     return made, ctypes.addressof(made)
 
 
