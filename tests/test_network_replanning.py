@@ -31,7 +31,14 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.network import Network
-from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers, stack_of
+from convalgos.network.packing import (
+    Buffer,
+    TimedBytes,
+    most_alive,
+    most_alive_above,
+    place_buffers,
+    stack_of,
+)
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
 from convalgos.network.step_options import moves_nothing
 from convalgos.select import find_algorithm
@@ -403,16 +410,32 @@ def test_buffers_lie_upon_each_other_as_before():
         sizes = [int(64 * rng.integers(0, 20)) for _ in spans]
         others = [Buffer(size, *span) for size, span in zip(sizes, spans, strict=True)]
         assert stack.most_alive(sizes) == most_alive(others)
-        places, end = stack.placed(sizes, 128)
+        places, end = stack.placed(sizes, [128] * count)
         assert end == max(map(int.__add__, places, sizes)) and min(places) == 128
         for i, a in enumerate(others):
             for j, b in enumerate(others[:i]):
                 if a.first <= b.last and b.first <= a.last:
                     apart = places[i] + a.nbytes <= places[j] or places[j] + b.nbytes <= places[i]
                     assert apart
-        again, total = stack.placed([b.nbytes for b in buffers], 0)
+        again, total = stack.placed([b.nbytes for b in buffers], [0] * count)
         assert total <= max(p + b.nbytes for p, b in zip(known, buffers, strict=True))
         assert all(new <= old for new, old in zip(again, known, strict=True))
+
+
+def test_buffers_above_the_scratch_of_their_steps():
+    rng = np.random.default_rng(28)
+    for _ in range(100):
+        count = int(rng.integers(1, 12))
+        spans = [tuple(sorted(map(int, rng.integers(0, 9, 2)))) for _ in range(count)]
+        below = [int(64 * rng.integers(0, 5)) for _ in range(9)]
+        buffers = [Buffer(int(64 * rng.integers(1, 9)), *span) for span in spans]
+        scratches = [Buffer(nbytes, i, i) for i, nbytes in enumerate(below) if nbytes]
+        sizes = [buffer.nbytes for buffer in buffers]
+        assert most_alive_above(spans, sizes, below) == most_alive([*buffers, *scratches])
+        known, total, _ = place_buffers(buffers, scratches)
+        begins = [max(below[first : last + 1]) for first, last in spans]
+        places, end = stack_of(spans, known).placed(sizes, begins)
+        assert end <= total and all(map(int.__ge__, places, begins))
 
 
 def test_steps_are_known_by_the_shapes_of_their_inputs(monkeypatch):

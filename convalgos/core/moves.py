@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,15 @@ def moved_shape(shape: Shape, moves: Sequence[Move]) -> Shape:
             shape = viewed_shape(shape, move[1])
         elif move[0] == "transpose" and sorted(move[1]) == list(range(len(shape))):
             shape = tuple([shape[axis] for axis in move[1]])
+        elif move[0] == "index" and 0 <= move[1] < len(shape) and 0 <= move[2] < shape[move[1]]:
+            shape = (*shape[: move[1]], *shape[move[1] + 1 :])
         elif move[0] != "roll":
             nothing = np.broadcast_to(np.int8(0), shape)
             shape = moved(nothing, [move]).shape
     return shape
+
+
+shape_after = lru_cache(1024)(moved_shape)  # of shapes that are asked for again, with moves that are tuples
 
 
 def of_whole_rows(shape: Shape, moves: Sequence[Move]) -> list[Move] | None:

@@ -165,6 +165,18 @@ class PoolProblem:
         fits = min(made.y_shape[2:]) > 0 and self.layout == self.y_layout
         return made if fits else None
 
+    def of_whole(self, x_shape: Shape) -> Self | None:
+        """The one window over the whole of another x of as many dimensions, where this is over the whole of
+        its own; else None."""
+        own, spatial = self.x_shape[2:], x_shape[2:]
+        if self.kernel != own or self.stride != own or len(own) != len(spatial) or not min(spatial):
+            return None
+        if any(map(any, self.padding)) or max(self.dilation) > 1:
+            return None
+        y_shape = *x_shape[:2], *(1,) * len(spatial)
+        sizes = {"x_shape": x_shape, "kernel": spatial, "stride": spatial, "extent": spatial}
+        return self._with(sizes | {"y_shape": y_shape})
+
     def _with(self, attributes: dict[str, Any]) -> Self:
         """The same with other attributes, in a fifth of the time that `replace` takes."""
         made: Self = type(self).__new__(type(self))

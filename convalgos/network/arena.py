@@ -22,7 +22,16 @@ from convalgos.core.allocator import ALIGNMENT, whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Convolution, NetworkGraph
-from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers, place_in_order
+from convalgos.network.packing import (
+    Buffer,
+    Stack,
+    TimedBytes,
+    most_alive,
+    most_alive_above,
+    place_buffers,
+    place_in_order,
+    stack_of,
+)
 from convalgos.network.planned import Planned, PlannedStep, Sharing
 from convalgos.network.sharing import found_sharing, takes_strides, value_bytes
 
@@ -73,23 +82,49 @@ def _placed_by(
         offsets, total = place_in_order(buffers, tried, scratches)
     if total > waste * least:
         offsets, total, order = place_buffers(buffers, scratches, sharing.order, waste)
-    sharing = sharing._replace(order=order)
+    sharing = sharing._replace(order=order, spans=_spans_as_whole(buffers, alive))
     return _with_offsets(planned, sharing, offsets, int(total), scratch, least)
 
 
+def _spans_as_whole(buffers: Sequence[Buffer], alive: int) -> tuple[tuple[int, int], ...]:
+    """When buffers are in use, those of slices as a whole; none where the most of all times were more so."""
+    if most_alive([buffer._replace(times=()) for buffer in buffers]) > alive:
+        return ()
+    return tuple([(buffer.first, buffer.last) for buffer in buffers])
+
+
 def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
-    """A plan whose values lie upon each other as in a known one; None where that wastes more, or they are
-    large."""
+    """A plan whose values lie upon each other as in a known one; None where that wastes more."""
     sharing, stack = known.sharing, known.stack
     if stack is None or sharing is None:
         return None
     sizes = [whole_lines(value_bytes(planned, root)) for root in sharing.times]
-    scratch, alive = max(map(scratch_bytes, planned.steps), default=0), stack.most_alive(sizes)
-    least = scratch + alive
+    each = [getattr(planned_step.plan, "scratch_bytes", 0) or 0 for planned_step in planned.steps]
+    scratch = whole_lines(max(each, default=0))
+    least = scratch + stack.most_alive(sizes)
+    begins = [scratch] * len(sizes)
     if least >= APART:
-        return None
-    offsets, total = stack.placed(sizes, scratch)
+        least = most_alive_above(sharing.spans, sizes, list(map(whole_lines, each)))
+        begins = [whole_lines(max(each[first : last + 1], default=0)) for first, last in sharing.spans]
+        stack = _stack_above_scratch(known, sharing, stack)
+    offsets, total = stack.placed(sizes, begins)
+    total = max(total, scratch)
     return None if total > waste * least else _with_offsets(planned, sharing, offsets, total, scratch, least)
+
+
+def _stack_above_scratch(known: Planned, sharing: Sharing, stack: Stack) -> Stack:
+    """How the values of a plan lie upon each other where each lies above the scratch of its own steps.
+
+    Args:
+        stack: how they lie in it, which is so already in large plans.
+    """
+    if sharing.least >= APART:
+        return stack
+    if not known.stack_above:
+        buffers = [buffer._replace(times=()) for buffer in _buffers(known, sharing)]
+        places, *_ = place_buffers(buffers, _scratches(known), sharing.order)
+        known.stack_above.append(stack_of(sharing.spans, places))
+    return known.stack_above[0]
 
 
 def _with_offsets(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.moves import Move, moved_shape
+from convalgos.core.moves import Move, moved_shape, shape_after
 from convalgos.network.graph import Shapes, Step
 
 
@@ -60,7 +60,7 @@ class Attention(Step):
     def operands(self, shapes: Shapes) -> list[Shape]:
         """The shapes of q, k and v."""
         return [
-            moved_shape(shapes[name], own) for name, own in zip(self.inputs[:3], self.moves[:3], strict=True)
+            shape_after(shapes[name], own) for name, own in zip(self.inputs[:3], self.moves[:3], strict=True)
         ]
 
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int, int]:
@@ -74,4 +74,4 @@ class Attention(Step):
         if min(map(len, (q, k, v))) < 2 or q[-1] != k[-2] or k[-1] != v[-2]:
             raise ValueError(f"q {q}, k {k} and v {v} do not go together")
         lead = np.broadcast_shapes(q[:-2], k[:-2], v[:-2])
-        return moved_shape((*lead, q[-2], v[-1]), self.moves[3])
+        return shape_after((*lead, q[-2], v[-1]), self.moves[3])

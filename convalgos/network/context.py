@@ -27,6 +27,7 @@ from convalgos.network.step_options import CONVOLUTIONS
 COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
 NONE: Arrays = {}
 VIEWED = BoundRun(nothing, ())
+BY_ADDRESS = "by address"  # the settings of runs that are bound again by `bound_at`
 
 
 class RunsPlan(Protocol):
@@ -67,6 +68,7 @@ class Context:
         planned = executor.planned
         self._executor: RunsPlan = proxy(executor)
         self._structure = executor.structure
+        self._moved, self._placed = executor.moving, planned.places
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
         self._arrays = {**executor.known}  # of values that have no place in the arena
@@ -129,8 +131,11 @@ class Context:
         if moves and self._is_shown(planned_step):
             return None
         found = self._told(planned_step) if moves else (self._bound(planned_step), ())
-        if found is not None and found[0].settings is not None:
-            settings[number] = found[0].settings
+        if found is not None:
+            if getattr(planned_step.plan, "by_address", False):
+                settings[number] = BY_ADDRESS
+            elif found[0].settings is not None:
+                settings[number] = found[0].settings
         return found
 
     def _bound_again(self, planned_step: PlannedStep, settings: Any, moves: bool) -> BoundRun | None:
@@ -139,7 +144,12 @@ class Context:
         x, y = [*map(self._address, step.inputs)], [*map(self._address, step.outputs)]
         if None in x or None in y:
             return None
-        run: BoundRun | None = planned_step.plan.bound_again(settings, x, y, self._begin, moves)
+        plan = planned_step.plan
+        run: BoundRun | None
+        if settings is BY_ADDRESS:
+            run = plan.bound_at(x, y[0]) if plan.by_address else None
+        else:
+            run = plan.bound_again(settings, x, y, self._begin, moves)
         return run
 
     def _lies_there(self, planned_step: PlannedStep) -> bool:
@@ -149,10 +159,10 @@ class Context:
 
     def _address(self, name: str) -> int | None:
         """Where a value lies, as a whole; 0 of what moves, and None where it does not."""
-        if name in self._executor.moving:
+        if name in self._moved:
             return 0
-        if name not in self._arrays and name in self._executor.planned.places:
-            return self._places.address(name)
+        if name not in self._arrays and (place := self._placed.get(name)) is not None:
+            return self._begin + place if type(place) is int else self._places.address(name)
         return int(self._array(name).ctypes.data)
 
     def _is_shown(self, planned_step: PlannedStep) -> bool:

@@ -42,9 +42,20 @@ def convolution_problem(
 
 
 @lru_cache(1024)
-def _problems(*layer: Any) -> list[ConvProblem]:
+def _problems(*layer: Any) -> list[Any]:
     """Those of a layer, on maps of any sizes, that were checked from the ground up."""
     return []
 
 
-pool_problem = lru_cache(1024)(PoolProblem.of)  # likewise
+@lru_cache(1024)
+def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProblem:
+    """Likewise the problem of `PoolProblem.of`; windows over whole maps are checked once for all sizes."""
+    known = _problems(kernel, *layer.items())
+    if kernel is None:
+        for other in known:
+            whole: PoolProblem | None = other.of_whole(x_shape)
+            if whole is not None:
+                return whole
+    made = PoolProblem.of(x_shape, kernel, **layer)
+    known[:] = [made]
+    return made

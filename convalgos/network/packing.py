@@ -52,6 +52,25 @@ def most_alive(buffers: Sequence[Buffer]) -> int:
     return most
 
 
+def most_alive_above(spans: Sequence[tuple[int, int]], sizes: Sequence[int], below: Sequence[int]) -> int:
+    """The bytes in use at the worst step of buffers in use between these steps, and of others at each step.
+
+    Example:
+        >>> most_alive_above([(0, 1), (1, 3)], [64, 32], [0, 0, 70])
+        102
+    """
+    changes = [0] * (len(below) + 2)  # an output is in use behind the last step, too
+    for (first, last), size in zip(spans, sizes, strict=True):
+        changes[first] += size
+        changes[last + 1] -= size
+    most = alive = 0
+    for change, more in zip(changes, (*below, 0), strict=False):
+        alive += change
+        if alive + more > most:
+            most = alive + more
+    return most
+
+
 ORDERS: tuple[Callable[[Buffer], tuple[int, int]], ...] = (  # in which buffers take their places
     lambda b: (-b.nbytes, b.first),
     lambda b: (b.first, -b.nbytes),
@@ -140,24 +159,24 @@ class Stack(NamedTuple):
         """`most_alive` of buffers of so many bytes."""
         return max((sum(map(sizes.__getitem__, some)) for some in self.together), default=0)
 
-    def placed(self, sizes: Sequence[int], begin: int) -> tuple[list[int], int]:
-        """(where each buffer of so many bytes begins, bytes of all), from a place on."""
-        places, ends = [begin] * len(sizes), [begin] * len(sizes)
+    def placed(self, sizes: Sequence[int], begins: Sequence[int]) -> tuple[list[int], int]:
+        """(where each buffer of so many bytes begins, bytes of all), each from a place of its own on."""
+        places, ends = [*begins], [*begins]
         for i, below in self.order:
-            at = begin
+            at = begins[i]
             for j in below:
                 if ends[j] > at:
                     at = ends[j]
             places[i], ends[i] = at, at + sizes[i]
-        return places, max(ends, default=begin)
+        return places, max(ends, default=0)
 
 
 def stack_of(spans: Sequence[tuple[int, int]], places: Sequence[int]) -> Stack:
     """How buffers lie upon each other that are in use between these steps, and begin at these places.
 
     Example:
-        >>> stack_of([(0, 1), (1, 2), (2, 3)], [0, 128, 0]).placed([50, 20, 60], 8)
-        ([8, 58, 8], 78)
+        >>> stack_of([(0, 1), (1, 2), (2, 3)], [0, 128, 0]).placed([50, 20, 60], [8, 8, 4])
+        ([8, 58, 4], 78)
     """
     order: list[tuple[int, tuple[int, ...]]] = []
     for i in sorted(range(len(places)), key=places.__getitem__):

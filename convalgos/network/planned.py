@@ -109,6 +109,8 @@ class Sharing(NamedTuple):
     overwritten: tuple[tuple[int, str], ...]  # (step whose output lies where an input did, that input)
     order: int = 0  # in which buffers took their places
     least: int = 0  # bytes that are in use at the worst step
+    # first and last step that use each buffer, where no slices have to have times of their own
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,15 @@ class Planned:
     def stack(self) -> Stack | None:
         """How its values lie upon each other; None where slices do at times of their own."""
         sharing = self.sharing
-        if sharing is None or any(root not in sharing.whole for root in sharing.times):
+        if sharing is None or not sharing.spans:
             return None
         roots: list[Any] = [self.places[root] for root in sharing.times]
-        return stack_of([sharing.whole[root] for root in sharing.times], roots)
+        return stack_of(sharing.spans, roots)
+
+    @cached_attribute
+    def stack_above(self) -> list[Stack]:
+        """How they would lie above the scratch of their own steps, once that was asked for."""
+        return []
 
     def dtype(self, name: str) -> np.dtype:
         """The type of a value."""

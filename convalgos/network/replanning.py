@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,12 @@ from convalgos.network.planned import (
 )
 from convalgos.network.reached_taps import reaches_all
 from convalgos.network.step_options import CONVOLUTIONS, limits_of, moves_nothing
-from convalgos.network.step_plans import plan_of, reorder_of
+from convalgos.network.step_plans import plan_of, reorder_like, step_plan_like
 from convalgos.select import choose, devices
 from convalgos.select.constraints import Constraints
 from convalgos.select.ranking import Candidate
 
+OF_SIZES = Foreign, ArrayFunction
 MADE = 1 << 13  # plans of layers that are kept for further shapes
 LIKE = 1 << 14  # and steps
 ALIKE, OTHERS = 2.0, 8  # times the work of a plan from which on another one is kept, and how many
@@ -118,7 +120,7 @@ class _Replanning:
         written: dict[int, tuple[tuple[str, Shape], ...]] = {}
         for i, planned_step in enumerate(known):
             names, step = len(shapes), planned_step.step
-            if not isinstance(step, Foreign | ArrayFunction):  # which read what is computed of shapes
+            if not isinstance(step, OF_SIZES):  # which read what is computed of shapes
                 key = keys[i] = i, self._changes, self._growth, *map(shapes.__getitem__, step.inputs)
                 if (made := memo.get(key)) is not None:
                     found[i] = made.planned_step
@@ -126,7 +128,7 @@ class _Replanning:
                     continue
             begun[i] = self._step(planned_step)
             next(begun[i])
-            written[i] = tuple(shapes.items())[names:]
+            written[i] = tuple(islice(shapes.items(), names, None))
         for i in self._known.alike:
             if i not in begun:
                 continue
@@ -135,15 +137,12 @@ class _Replanning:
             except StopIteration as made:
                 found[i] = made.value
             if i in keys:
-                self._remember(keys[i], StepLike(found[i], written[i]))
+                if len(memo) >= LIKE:
+                    _forget_oldest(memo, LIKE)
+                # inputs of the network of other sizes may be the same behind strides
+                memo[keys[i]] = StepLike(found[i], written[i])
         steps = tuple(map(found.__getitem__, range(len(known))))
         return replace(self._known, steps=steps, shapes=shapes)
-
-    def _remember(self, key: Hashable, step: StepLike) -> None:
-        """Keep what a step is for these shapes of its inputs: those of other inputs of the network may be
-        the same behind strides."""
-        _forget_oldest(self._known.steps_like, LIKE)
-        self._known.steps_like[key] = step
 
     def _step(self, known: PlannedStep) -> Generator[None, None, PlannedStep]:
         """Finds the shapes of what a step writes; when it goes on, it is planned."""
@@ -160,11 +159,11 @@ class _Replanning:
             plan = self._convolution(step, problem, known.plan)
             if isinstance(step, PooledConvolution) and plan is not known.plan:
                 plan = self._pooled(plan, pooling)
-        elif isinstance(step, JoinedConvolutions):
+        elif type(step) is JoinedConvolutions:
             block = self._block(step, x_shape, known.plan)
             yield
             plan = self._joined(step, block, known.plan)
-        elif isinstance(step, ScaledConvolution):
+        elif type(step) is ScaledConvolution:
             problem = self._problem(step.convolution, x_shape, known.plan.plan.problem)
             shapes[step.convolution.inputs[0]], shapes[step.output] = x_shape, problem.y_shape
             yield
@@ -172,13 +171,12 @@ class _Replanning:
             if not takes_scale(inner) or shapes[step.inputs[1]] != (*x_shape[:2], 1, 1):
                 raise Unsupported("its kernels cannot scale what it reads")
             plan = known.plan if inner is known.plan.plan else ScaledPlan(inner)
-        elif isinstance(step, LayoutChange):
+        elif type(step) is LayoutChange:
             shapes[step.output] = x_shape
             yield
             plan = known.plan
             if x_shape != self._known.shapes[step.inputs[0]]:
-                itemsize = np.dtype(self._dtype(step)).itemsize
-                plan = reorder_of(x_shape, step.source, step.target, itemsize)
+                plan = self._reorder(step, x_shape, known.plan)
         else:
             step.add_shapes(shapes, self._sizes)
             yield
@@ -186,14 +184,16 @@ class _Replanning:
                 raise Unsupported("a transpose moves nothing in the other sizes only")
             before = self._known.shapes
             same = all(shapes[name] == before[name] for name in (*step.inputs, *step.outputs))
-            plan = known.plan if same else self._of_step(step, known.writes)
+            plan = known.plan if same else self._of_step(step, known.writes, known.plan)
         if plan is known.plan:
             return known
         return PlannedStep(step, known.reads, known.writes, plan, known.seconds * self._grown(step.output))
 
-    def _of_step(self, step: Step, layout: str) -> Any:
+    def _of_step(self, step: Step, layout: str, known: Any) -> Any:
         """The plan of a step that is no convolution; of windows once for all steps that have the same."""
         dtype = self._dtype(step)
+        if (plan := step_plan_like(known, step, self._shapes, layout, dtype)) is not None:
+            return plan
         if not isinstance(step, Pooling):
             return plan_of(step, self._shapes, layout, dtype, self._limits)
         key = step.problem(self._shapes[step.inputs[0]], dtype), layout
@@ -201,9 +201,16 @@ class _Replanning:
             self._plans[key] = self._made_once(key, partial(plan_of, step, self._shapes, layout, dtype))
         return self._plans[key]
 
+    def _reorder(self, step: LayoutChange, shape: Shape, known: Any) -> Any:
+        """That of a map, once for all that go from one layout to another in the same sizes."""
+        key = step.source, step.target, shape, self._dtype(step)
+        if key not in self._plans:
+            self._plans[key] = reorder_like(known, shape, *key[:2], key[3])
+        return self._plans[key]
+
     def _grown(self, name: str) -> float:
         """Times as many elements of a value as in the plan that is known."""
-        return math.prod(self._shapes[name]) / max(1, math.prod(self._known.shapes[name]))
+        return math.prod(self._shapes[name]) / (math.prod(self._known.shapes[name]) or 1)
 
     def _dtype(self, step: Step) -> str:
         """Of what a step reads."""

@@ -127,6 +127,21 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32", lim
     return _elementwise_plan(step, read, layout)
 
 
+def step_plan_like(known: Any, step: Step, shapes: Shapes, layout: str, dtype: str) -> Any:
+    """A plan made from the one for other sizes of the maps, in the same layout; None of other kinds, or where
+    more than the sizes is different."""
+    kind, x = type(known), shapes[step.inputs[0]] if step.inputs else ()
+    if kind is ElementwisePlan:
+        return known.on_maps(*[shapes[name] for name in step.inputs])
+    if kind is LayerNormPlan or kind is SoftmaxPlan:
+        return known.on_map(x)
+    if kind is PoolPlan and isinstance(step, Pooling):
+        return known.on_map(step.problem(x, dtype).in_layout(layout))
+    if kind is ConstantOperandPlan and math.prod(x[2:]) >= SHORT:
+        return known.on_map(x)
+    return None
+
+
 def _elementwise_plan(step: Elementwise, read: list[Shape], layout: str) -> Any:
     """Of kernels, or of NumPy where they do not broadcast so."""
     constant = step.constant
@@ -144,6 +159,13 @@ def _elementwise_plan(step: Elementwise, read: list[Shape], layout: str) -> Any:
 def reorder_of(shape: Shape, source: str, target: str, itemsize: int) -> Reorder | None:
     """The plan of a change of layout of a map; None where both are the same memory."""
     return None if is_same(shape, source, target) else Reorder(shape, itemsize, source, target)
+
+
+def reorder_like(known: Reorder | None, shape: Shape, source: str, target: str, dtype: str) -> Reorder | None:
+    """`reorder_of`, made from that of a map of another size."""
+    if known is None or math.prod(shape[2:]) <= 1:  # both may be the same memory
+        return reorder_of(shape, source, target, np.dtype(dtype).itemsize)
+    return known.on_map(shape)
 
 
 class NumpyStep:

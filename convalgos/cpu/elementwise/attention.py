@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound
 from convalgos.core.machine import Machine, vector_bytes
-from convalgos.core.moves import Move, moved_shape, unmoved
+from convalgos.core.moves import Move, moved_shape, shape_after, unmoved
 from convalgos.cpu.elementwise.attention_kernels import ATTEND_FIELDS, OPERANDS, attend_share
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.head_operands import evenly, is_even, row_step, rows_in_order, unit_offsets
@@ -64,6 +66,8 @@ class AttentionPlan(BoundStep):
         [[3.0, 4.0], [3.0, 4.0]]
     """
 
+    by_address = True
+
     def __init__(
         self,
         shapes: Sequence[Shape],
@@ -73,13 +77,13 @@ class AttentionPlan(BoundStep):
         constants: Sequence[np.ndarray | None] | None = None,
     ):
         self._shapes, self._moves, self._views = tuple(shapes), tuple(moves), tuple(views)
-        q, k, v = (moved_shape(shape, own) for shape, own in zip(shapes[:3], moves[:3], strict=True))
+        q, k, v = (shape_after(shape, tuple(own)) for shape, own in zip(shapes[:3], moves[:3], strict=True))
         if min(map(len, (q, k, v))) < 2 or q[-1] != k[-2] or k[-1] != v[-2]:
             raise ValueError(f"q {q}, k {k} and v {v} do not go together")
         self._lead = np.broadcast_shapes(q[:-2], k[:-2], v[:-2])
         self._rows, self._depth, self._keys, self._width = *q[-2:], *v[-2:]
         self._inner = (*self._lead, self._rows, self._width)
-        self.y_shape = moved_shape(self._inner, moves[3])
+        self.y_shape = shape_after(self._inner, tuple(moves[3]))
         self._constants = (None,) * len(views) if constants is None else tuple(constants)
         given = iter(shapes[3:])
         for i, array in enumerate(self._constants):
@@ -123,33 +127,76 @@ class AttentionPlan(BoundStep):
         launches = [launch for run in runs for launch in run.launches or ()]
         return bound(launches, runs, *arrays, self)
 
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun | None:
+        if self._views:
+            return None
+        laid = _laid_operands(self._shapes, tuple(map(tuple, self._moves)), self._lead, self._inner)
+        if laid is None:
+            return None
+        table, rows, begins = laid
+        q, k, v, out = map(int.__add__, begins, (*x[:3], y))
+        return self._launched({"q": q, "k": k, "v": v, "y": out} | rows, table)
+
     def _attending(
         self, q: np.ndarray, k: np.ndarray, v: np.ndarray, y: np.ndarray, biases: Sequence[np.ndarray]
     ) -> BoundRun:
         """The run on operands whose rows lie evenly."""
-        units, blocks = math.prod(self._lead), -(-self._rows // self._tile)
-        table = np.zeros((units, len(OPERANDS)), np.int64)
-        values = {}
-        for i, (name, array) in enumerate(zip(OPERANDS, (q, k, v, y, *biases), strict=False)):
-            values[name] = array.ctypes.data
-            table[:, i] = unit_offsets(array, self._lead)
-        turned = int(not rows_in_order(k))
-        steps = {f"{n}_row": row_step(array, -2) for n, array in zip("qvy", (q, v, y), strict=True)}
-        more = {f"{n}_row": row_step(b, -2) for n, b in zip(OPERANDS[4:], biases, strict=False)}
-        tasks = jit.thread_count()
-        scratch = aligned_empty(tasks * self._task_bytes, np.uint8)
-        values |= steps | more | self._parts | {
+        named = dict(zip(OPERANDS, (q, k, v, y, *biases), strict=False))
+        values = {name: array.ctypes.data for name, array in named.items()}
+        table = _unit_table(tuple(named.values()), self._lead)
+        return self._launched(values | _row_steps(named), table, q, k, v, y, *biases)
+
+    def _launched(self, where: dict[str, int], table: np.ndarray, *kept: np.ndarray) -> BoundRun:
+        """The run on operands that lie there; table: (units, operands), where in them each unit begins."""
+        units, blocks = len(table), -(-self._rows // self._tile)
+        scratch = aligned_empty(jit.thread_count() * self._task_bytes, np.uint8)
+        values = where | self._parts | {
             "offsets": table.ctypes.data, "numbers": self._numbers.ctypes.data, "units": units,
             "blocks": blocks if self._width else 0, "rows": self._rows, "keys": self._keys,
-            "depth": self._depth, "width": self._width, "k_row": row_step(k, -1 if turned else -2),
-            "k_turned": turned, "scratch": scratch.ctypes.data, "task_bytes": self._task_bytes,
+            "depth": self._depth, "width": self._width, "scratch": scratch.ctypes.data,
+            "task_bytes": self._task_bytes,
         }  # fmt: skip
         kernel = attend_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize), self._tile)
         work = units * self._rows * self._keys
-        return launched(kernel, ATTEND_FIELDS, values, work, table, scratch, self, q, k, v, y, *biases)
+        return launched(kernel, ATTEND_FIELDS, values, work, table, scratch, self, *kept)
 
     def _bias(self, x: np.ndarray, view: Shape, runs: list[BoundRun]) -> np.ndarray:
         """What is added to the scores, broadcast over them; its rows lie evenly."""
         scores = (*self._lead, self._rows, self._keys)
         seen = np.broadcast_to(x, moved_shape(scores, [("view", view)]) if view else scores)
         return evenly(seen, (), runs)
+
+
+def _unit_table(operands: Sequence[np.ndarray], lead: Shape) -> np.ndarray:
+    """(units, len(OPERANDS)) where each unit begins in each operand, in elements."""
+    table = np.zeros((math.prod(lead), len(OPERANDS)), np.int64)
+    for i, array in enumerate(operands):
+        table[:, i] = unit_offsets(array, lead)
+    return table
+
+
+def _row_steps(named: dict[str, np.ndarray]) -> dict[str, int]:
+    """The fields that say how the rows of operands lie."""
+    k = named["k"]
+    turned = int(not rows_in_order(k))
+    steps = {f"{name}_row": row_step(array, -2) for name, array in named.items()}
+    return steps | {"k_row": row_step(k, -1 if turned else -2), "k_turned": turned}
+
+
+@lru_cache(64)  # a network attends many times in the same sizes
+def _laid_operands(
+    shapes: tuple[Shape, ...], moves: tuple[tuple[Move, ...], ...], lead: Shape, inner: Shape
+) -> tuple[np.ndarray, dict[str, int], list[int]] | None:
+    """(table of units, fields of rows, bytes before each operand) of q, k, v and y that lie evenly in
+    contiguous arrays; None where one has to be copied."""
+    arrays = [np.empty(shape, FLOAT) for shape in (*shapes[:3], moved_shape(inner, moves[3]))]  # untouched
+    copies: list[BoundRun] = []
+    seen: list[Any] = [
+        evenly(x, own, copies, turned=i == 1)
+        for i, (x, own) in enumerate(zip(arrays[:3], moves[:3], strict=True))
+    ]
+    seen.append(unmoved(arrays[3], inner, moves[3]))
+    if copies or seen[3] is None or not is_even(seen[3]):
+        return None
+    begins = [own.ctypes.data - x.ctypes.data for own, x in zip(seen, arrays, strict=True)]
+    return _unit_table(seen, lead), _row_steps(dict(zip(OPERANDS, seen, strict=False))), begins

@@ -11,7 +11,7 @@ from convalgos.core.bound_run import AddressWord, BoundRun, Launch
 from convalgos.core.laid_arrays import as_laid
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_pass import SHARE
-from convalgos.cpu.runtime.records import field_offset, record_of_words
+from convalgos.cpu.runtime.records import field_offset, record_of_fields
 
 FLOAT = np.dtype(np.float32)
 
@@ -20,12 +20,20 @@ class BoundStep:
     """A step that is bound to arrays each time that it is run."""
 
     told = False  # whether its bound runs have words that say where the first input and y lie
+    by_address = False  # whether `bound_at` serves
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         """A run on these very arrays, the inputs and y, in their layout; images may lie apart.
 
         Raises:
             ValueError, TypeError, Unsupported: an array is not as the step takes it.
+        """
+        raise NotImplementedError
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun | None:
+        """A run on contiguous arrays of its shapes at these addresses, which nothing is checked of.
+
+        Their memory must outlive it. None where it has to be bound to arrays.
         """
         raise NotImplementedError
 
@@ -53,9 +61,7 @@ def launched(
         told: the fields that say where the first input and y lie; "" of one that must stay.
     """
     tasks = threads_worth(count)
-    values = values | {"tasks": tasks}
-    record = record_of_words(fields, [values.get(name, 0) for name in fields.names or ()])
-    begin = jit.data_address()(record)
+    record, begin = record_of_fields(fields, values | {"tasks": tasks})
     places = [(AddressWord(begin + field_offset(fields, name), 0),) if name else () for name in told]
     launch = Launch(kernel, begin, tasks)
     return jit.bound_run((launch,), record, *kept, x_places=places[0], y_places=places[1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -52,7 +54,36 @@ def layer_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
     return machine.launch + max(computed, memory)
 
 
-class LayerNormPlan(BoundStep):
+class _OfPixels(BoundStep):
+    """A step that goes by pixels, whose channels stay when a map is of another size."""
+
+    _layout: str
+    _shape: Shape
+    _values: dict[str, int]
+
+    def on_map(self, shape: Shape) -> Self | None:
+        """The same step of a map of this logical shape; None where it needs other channels."""
+        if shape[1] != self._values["channels"]:
+            return None
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._shape = array_shape(self._layout, shape)
+        made._values = self._values | _steps(shape, self._layout)[1]
+        return made
+
+    def bind(self, *arrays: np.ndarray) -> BoundRun:
+        x, y = arrays
+        return self._on(_addresses(x, y, self._shape), y.size, x, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        return self._on(*_fields_at(x[0], y, self._shape))
+
+    def _on(self, where: dict[str, int], count: int, *kept: np.ndarray) -> BoundRun:
+        """A run on arrays of so many elements, which lie there."""
+        raise NotImplementedError
+
+
+class LayerNormPlan(_OfPixels):
     """Each pixel less the mean of its channels, over their deviation; then times scale, plus shift.
 
     y = (x - mean(x)) / sqrt(var(x) + epsilon) * scale + shift; y may be x itself.
@@ -74,7 +105,7 @@ class LayerNormPlan(BoundStep):
     """
 
     strided_batch = True
-    told = True
+    told = by_address = True
 
     def __init__(
         self,
@@ -86,7 +117,7 @@ class LayerNormPlan(BoundStep):
         centred: bool = True,
         largest: float = math.inf,
     ):
-        self._shape = array_shape(layout, shape)
+        self._layout, self._shape = layout, array_shape(layout, shape)
         channels, (self._lanes, steps) = shape[1], _steps(shape, layout)
         self._scale, self._shift = _scale_and_shift(channels, scale, shift)
         share = 1 / max(1, channels)
@@ -96,11 +127,9 @@ class LayerNormPlan(BoundStep):
             "numbers": self._numbers.ctypes.data,
         }  # fmt: skip
 
-    def bind(self, *arrays: np.ndarray) -> BoundRun:
-        x, y = arrays
-        values = self._values | _addresses(x, y, self._shape)
+    def _on(self, where: dict[str, int], count: int, *kept: np.ndarray) -> BoundRun:
         kernel = normalise_share(FLOAT.itemsize, self._lanes)
-        return launched(kernel, NORM_FIELDS, values, y.size, x, y, self, told=("x", "y"))
+        return launched(kernel, NORM_FIELDS, self._values | where, count, *kept, self, told=("x", "y"))
 
 
 def group_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
@@ -248,7 +277,7 @@ class LrnPlan(BoundStep):
         return launched(kernel, LRN_FIELDS, values, y.size, x, y, squares, self)
 
 
-class SoftmaxPlan(BoundStep):
+class SoftmaxPlan(_OfPixels):
     """exp(x) over the sum of it over the channels of a pixel; y may be x itself.
 
     A pixel of which a channel is NaN or infinite, or all are -inf, is NaN; others of -inf have no share.
@@ -266,17 +295,15 @@ class SoftmaxPlan(BoundStep):
     """
 
     strided_batch = True
-    told = True
+    told = by_address = True
 
     def __init__(self, shape: Shape, layout: str, logs: bool = False):
-        self._shape, self._logs = array_shape(layout, shape), logs
+        self._layout, self._shape, self._logs = layout, array_shape(layout, shape), logs
         self._lanes, self._values = _steps(shape, layout)
 
-    def bind(self, *arrays: np.ndarray) -> BoundRun:
-        x, y = arrays
-        values = self._values | _addresses(x, y, self._shape)
+    def _on(self, where: dict[str, int], count: int, *kept: np.ndarray) -> BoundRun:
         kernel = softmax_share(FLOAT.itemsize, self._lanes, int(self._logs))
-        return launched(kernel, SOFTMAX_FIELDS, values, y.size, x, y, self, told=("x", "y"))
+        return launched(kernel, SOFTMAX_FIELDS, self._values | where, count, *kept, self, told=("x", "y"))
 
 
 def _scale_and_shift(
@@ -312,3 +339,10 @@ def _addresses(x: np.ndarray, y: np.ndarray, shape: Shape) -> dict[str, int]:
         "x": x.ctypes.data, "y": y.ctypes.data, "x_n": image_step(x), "y_n": image_step(y),
         "images": len(x) if x.size else 0,
     }  # fmt: skip
+
+
+def _fields_at(x: int, y: int, shape: Shape) -> tuple[dict[str, int], int]:
+    """(`_addresses` of contiguous arrays that begin at these, elements of y)."""
+    size = math.prod(shape)
+    step = size // max(1, shape[0])
+    return {"x": x, "y": y, "x_n": step, "y_n": step, "images": shape[0] if size else 0}, size

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from convalgos.cpu.elementwise.kernels import (
     upsample_share,
 )
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.array_pass import ArrayPass
+from convalgos.cpu.runtime.array_pass import PASS_FIELDS, ArrayPass, finish_share
 from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.vectors import simd
 
@@ -68,12 +69,12 @@ class ElementwisePlan(BoundStep):
         3.0
     """
 
-    told = True
+    told = by_address = True
 
     def __init__(
         self, operation: str, shapes: Sequence[Shape], layout: str, activation: Activation | None = None
     ):
-        self._operation, self._activation = OPERATIONS[operation], activation
+        self._operation, self._activation, self._layout = OPERATIONS[operation], activation, layout
         y_shape = np.broadcast_shapes(*shapes)
         self._shapes = [array_shape(layout, shape) for shape in shapes]
         self._y_shape = array_shape(layout, y_shape)
@@ -91,6 +92,28 @@ class ElementwisePlan(BoundStep):
         if other and (other[0] != whole or self._operation != ADD):
             self._cast = broadcast_of(whole[1:], other[0][1:])
 
+    def on_maps(self, a: Shape, *other: Shape) -> Self | None:
+        """The same step of arrays of these logical shapes; None where they may be broadcast otherwise."""
+        if self._turned or len(other) != len(self._shapes) - 1:
+            return None
+        cast = None
+        laid = array_shape(self._layout, a)
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._shapes, made._y_shape = [laid], laid
+        if other:
+            (b,) = other
+            if len(b) != len(a) or b[1] != a[1]:
+                return None
+            made._shapes.append(b_laid := array_shape(self._layout, b))
+            if b_laid != laid or self._operation != ADD:
+                with suppress(Unsupported):
+                    cast = broadcast_of(laid[1:], b_laid[1:])
+                if cast is None or b[0] not in (1, a[0]):
+                    return None
+        made._cast = cast
+        return made
+
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         *inputs, y = arrays
         for name, array, shape in zip("ab", inputs, self._shapes, strict=False):
@@ -103,6 +126,19 @@ class ElementwisePlan(BoundStep):
             return passed(made)
         run = combined_run(self._operation, self._activation, (a, b, y), self._cast)
         return replace(run, x_places=()) if self._turned else run  # whose first input is not a
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun | None:
+        if self._turned:
+            return None
+        b = x[1] if len(x) > 1 else 0
+        if self._cast is None:
+            return _passed_at((x[0], b, y), math.prod(self._y_shape), self._activation)
+        sizes = [math.prod(shape) for shape in (*self._shapes, self._y_shape)]
+        whole = self._y_shape[0]
+        steps = [size // whole if size else 0 for size in sizes]
+        if self._shapes[-1][0] < whole:
+            steps[1] = 0
+        return _combined_at(self._operation, self._activation, (x[0], b, y), steps, self._cast, whole)
 
 
 class ConstantOperandPlan(BoundStep):
@@ -117,10 +153,22 @@ class ConstantOperandPlan(BoundStep):
 
     def __init__(self, plan: BoundStep, b: np.ndarray):
         self._plan, self._b = plan, b
+        self.by_address = plan.by_address
+
+    def on_map(self, shape: Shape) -> ConstantOperandPlan | None:
+        """The same step of a map of this logical shape; None where the constant may be broadcast otherwise,
+        or has numbers for pixels."""
+        if not isinstance(self._plan, ElementwisePlan) or self._b.size != shape[1]:
+            return None
+        plan = self._plan.on_maps(shape, (1, shape[1], *(1,) * len(shape[2:])))
+        return None if plan is None else ConstantOperandPlan(plan, self._b)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         a, y = arrays
         return self._plan.bind(a, self._b, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun | None:
+        return self._plan.bound_at((x[0], jit.data_address()(self._b)), y)
 
 
 class ConcatenationPlan(BoundStep):
@@ -131,7 +179,7 @@ class ConcatenationPlan(BoundStep):
         layout: of all; in blocks, all but the last input have whole blocks.
     """
 
-    told = True
+    told = by_address = True
 
     def __init__(self, shapes: Sequence[Shape], layout: str):
         self._shapes = [array_shape(layout, shape) for shape in shapes]
@@ -160,6 +208,22 @@ class ConcatenationPlan(BoundStep):
             y_places=address_words(y, words),
         )  # fmt: skip
 
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun | None:
+        if self._axis != 1 or self._y_shape[0] != 1:
+            return None
+        runs: list[BoundRun] = []
+        words: list[AddressWord] = []
+        begin = y
+        for at, shape in zip(x, self._shapes, strict=True):
+            count = math.prod(shape)
+            if at != begin:
+                run = _passed_at((at, 0, begin), count, None)
+                runs.append(run)
+                words += [AddressWord(place.word, begin - y) for place in run.y_places]
+            begin += count * FLOAT.itemsize
+        launches = tuple([launch for run in runs for launch in run.launches or ()])
+        return jit.bound_run(launches, runs, y_places=tuple(words))
+
     def _copied(self, name: str, x: np.ndarray, shape: Shape, y: np.ndarray) -> BoundRun:
         check_bound(name, x, shape, FLOAT, strided=self._axis == 1)
         if self._axis == 1:
@@ -171,7 +235,8 @@ class ConcatenationPlan(BoundStep):
             "operation": COPY, "images": 1, "groups": 1, "rows": len(pixels), "count": shape[-1],
             "a_row": shape[-1], "y_row": image_step(pixels),
         }  # fmt: skip
-        return _bound_rows(x, x, y, values, activation_numbers(FLOAT, None))
+        where = x.ctypes.data, x.ctypes.data, y.ctypes.data
+        return _bound_rows(where, y.size, values, activation_numbers(FLOAT, None), x, y)
 
 
 class UpsamplingPlan(BoundStep):
@@ -183,7 +248,7 @@ class UpsamplingPlan(BoundStep):
         layout: of x and y.
     """
 
-    told = True
+    told = by_address = True
 
     def __init__(self, shape: Shape, factors: Shape, layout: str):
         larger = tuple(n * f for n, f in zip(shape[2:], factors, strict=True))
@@ -204,14 +269,18 @@ class UpsamplingPlan(BoundStep):
         x, y = arrays
         check_bound("x", x, self._x_shape, FLOAT, strided=True)
         check_bound("y", y, self._y_shape, FLOAT, strided=True, written=True)
-        values = self._values | {
-            "images": len(x) if x.size else 0,
-            "x_n": image_step(x),
-            "y_n": image_step(y),
-        }
-        values |= {"x": x.ctypes.data, "y": y.ctypes.data}
+        return self._on(x.ctypes.data, y.ctypes.data, image_step(x), image_step(y), x, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        planes = self._values["planes"]
+        return self._on(x[0], y, planes * self._values["x_plane"], planes * self._values["y_plane"])
+
+    def _on(self, x: int, y: int, x_n: int, y_n: int, *kept: np.ndarray) -> BoundRun:
+        count = math.prod(self._y_shape)
+        images = self._x_shape[0] if count else 0
+        values = self._values | {"x": x, "y": y, "x_n": x_n, "y_n": y_n, "images": images}
         kernel = upsample_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        return launched(kernel, UPSAMPLE_FIELDS, values, y.size, x, y, told=("x", "y"))
+        return launched(kernel, UPSAMPLE_FIELDS, values, count, *kept, told=("x", "y"))
 
 
 def combined_run(
@@ -219,26 +288,51 @@ def combined_run(
 ) -> BoundRun:
     """y = activation(a, b combined), of images; a and b may be one image for all."""
     a, b, y = arrays
-    image = cast.rows * cast.elements
-    a_n, b_n = (0 if len(of) < len(y) else image_step(of) for of in (a, b))
+    steps = [0 if len(of) < len(y) else image_step(of) for of in arrays]
+    where = a.ctypes.data, b.ctypes.data, y.ctypes.data
+    return _combined_at(operation, activation, where, steps, cast, len(y), a, b, y)
+
+
+def _combined_at(
+    operation: int, activation: Activation | None, where: tuple[int, int, int], steps: Sequence[int],
+    cast: Broadcast, images: int, *kept: Any,
+) -> BoundRun:  # fmt: skip
+    """The same of arrays at these addresses, with so many elements from one image of each to the next."""
+    groups, rows, count, b_group, by_element = cast
+    image = rows * count
+    a_n, b_n, y_n = steps
     values = {
-        "operation": operation, "by_element": cast.by_element, "images": len(y),
-        "groups": cast.groups, "rows": cast.rows, "count": cast.elements, "a_n": a_n,
-        "a_g": image, "a_row": cast.elements, "b_n": b_n,
-        "b_g": cast.b_group, "y_n": image_step(y), "y_g": image, "y_row": cast.elements,
+        "operation": operation, "by_element": by_element, "images": images, "groups": groups, "rows": rows,
+        "count": count, "a_n": a_n, "a_g": image, "a_row": count, "b_n": b_n, "b_g": b_group, "y_n": y_n,
+        "y_g": image, "y_row": count,
+        "finish": 0 if activation is None else finish_address(FLOAT, activation),
     }  # fmt: skip
-    finish = 0 if activation is None else finish_address(FLOAT, activation)
-    return _bound_rows(a, b, y, values | {"finish": finish}, activation_numbers(FLOAT, activation))
+    return _bound_rows(where, images * groups * image, values, activation_numbers(FLOAT, activation), *kept)
 
 
-def _bound_rows(a: Any, b: Any, y: np.ndarray, values: dict[str, int], numbers: np.ndarray) -> BoundRun:
+def _bound_rows(
+    where: tuple[int, int, int], size: int, values: dict[str, int], numbers: np.ndarray, *kept: Any
+) -> BoundRun:
     count = max(1, min(values["count"], CHUNK))
+    a, b, y = where
     values = values | {
-        "a": a.ctypes.data, "b": b.ctypes.data, "y": y.ctypes.data, "numbers": numbers.ctypes.data,
-        "chunk": count, "row_chunk": max(1, CHUNK // count),
+        "a": a, "b": b, "y": y, "numbers": jit.data_address()(numbers), "chunk": count,
+        "row_chunk": max(1, CHUNK // count),
     }  # fmt: skip
     kernel = combine_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-    return launched(kernel, COMBINE_FIELDS, values, y.size, a, b, y, numbers, told=("a", "y"))
+    return launched(kernel, COMBINE_FIELDS, values, size, *kept, numbers, told=("a", "y"))
+
+
+def _passed_at(where: tuple[int, int, int], count: int, activation: Activation | None) -> BoundRun:
+    """`passed` of so many contiguous elements at the addresses of source, what is added or 0, and target."""
+    source, added, target = where
+    numbers = activation_numbers(FLOAT, activation)
+    values = {
+        "finish": finish_address(FLOAT, activation), "images": 1 if count else 0, "count": count,
+        "size": FLOAT.itemsize, "numbers": jit.data_address()(numbers), "source": source,
+        "source_n": count, "added": added, "added_n": count, "target": target, "target_n": count,
+    }  # fmt: skip
+    return launched(finish_share(), PASS_FIELDS, values, count, numbers, told=("source", "target"))
 
 
 def passed(made: ArrayPass) -> BoundRun:

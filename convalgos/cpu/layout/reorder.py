@@ -8,6 +8,8 @@ All is moved once, by all threads, and nothing is computed: the bits are the sam
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from convalgos.cpu.layout.reorder_kernels import (
 )
 from convalgos.cpu.runtime import jit, threads
 from convalgos.cpu.runtime.rebinding import RUN_FIELDS, X_AT, Y_AT
-from convalgos.cpu.runtime.records import by_name, copy_of_record, record_of_words
+from convalgos.cpu.runtime.records import by_name, copy_of_fields, copy_of_record, record_of_words
 from convalgos.cpu.vectors import simd
 
 FEW = 4  # channels, up to which vectors are split and joined
@@ -79,6 +81,11 @@ def reorder_seconds(shape: Shape, itemsize: int, source: str, target: str, machi
     return machine.launch + max(moved, machine.stream_near(nbytes)) + machine.stream(others)
 
 
+def tasks_worth(nbytes: int) -> int:
+    """Threads that so many bytes are worth."""
+    return max(1, min(threads.plan_threads(), nbytes // SHARE))
+
+
 class Reorder:
     """y = x in another layout, for one call at a time. Lanes of y beyond C become 0.
 
@@ -94,14 +101,15 @@ class Reorder:
         True
     """
 
-    strided_batch = True
+    strided_batch = by_address = True
     scratch_bytes = 0
 
     def __init__(self, shape: Shape, itemsize: int, source: str, target: str):
         images, channels, *sizes = shape
-        self._itemsize = itemsize
+        self._itemsize, self._layouts = itemsize, (source, target)
+        self._channels, self._pixels = channels, math.prod(sizes)
         self._shapes = array_shape(source, shape), array_shape(target, shape)
-        pixels, blocks = math.prod(sizes), [BLOCKS[name] for name in (source, target) if name in BLOCKS]
+        pixels, blocks = self._pixels, [BLOCKS[name] for name in (source, target) if name in BLOCKS]
         lanes = min(simd.lanes(itemsize), *blocks, LONGEST if itemsize > 1 else BYTES)
         if itemsize not in SIZES or lanes * itemsize < SHORTEST:
             raise ValueError(f"elements of {itemsize} bytes are not moved from {source} to {target}")
@@ -109,6 +117,7 @@ class Reorder:
         x_length, y_length = (
             -(-channels // size) * size for size in (BLOCKS.get(source, 1), BLOCKS.get(target, 1))
         )
+        self._steps = x_length * pixels, y_length * pixels
         vectors = -(-y_length // lanes)
         overlaps = not blocks and channels >= lanes  # the last vector of plain layouts
         if 1 not in widths:
@@ -117,9 +126,9 @@ class Reorder:
             chunk = ROWS_TO_BLOCKS
         else:
             chunk = max(1, ROWS_TO_PIXELS // max(1, channels * itemsize * LEAST_CHUNK)) * LEAST_CHUNK
-        self._tasks = max(1, min(threads.plan_threads(), math.prod(shape) * itemsize // SHARE))
+        self._tasks = tasks_worth(math.prod(shape) * itemsize)
         values = (
-            images, channels, pixels, *widths, x_length * pixels, y_length * pixels, y_length, vectors,
+            images, channels, pixels, *widths, *self._steps, y_length, vectors,
             channels - lanes if overlaps else (vectors - 1) * lanes, chunk, self._tasks,
         )  # fmt: skip
         self._record = record_of_words(REORDER_FIELDS, (0,) * len(RUN_FIELDS.split()) + values)
@@ -131,6 +140,24 @@ class Reorder:
         else:
             self._kernel = reorder_blocks(itemsize, lanes)
 
+    def on_map(self, shape: Shape) -> Self:
+        """The same for maps of this logical shape."""
+        if shape[1] != self._channels or not self._pixels:
+            return type(self)(shape, self._itemsize, *self._layouts)
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        source, target = self._layouts
+        made._shapes = array_shape(source, shape), array_shape(target, shape)
+        pixels, before = math.prod(shape[2:]), self._pixels
+        made._pixels, made._tasks = pixels, tasks_worth(math.prod(shape) * self._itemsize)
+        made._record = copy_of_record(self._record)
+        made._arguments = fields = by_name(made._record)
+        made._address = jit.data_address()(made._record)
+        fields.images, fields.pixels, fields.tasks = shape[0], pixels, made._tasks
+        x_n, y_n = self._steps  # elements of an image
+        fields.x_n, fields.y_n = made._steps = x_n // before * pixels, y_n // before * pixels
+        return made
+
     def bind(self, x: np.ndarray, y: np.ndarray, scratch: np.ndarray | None = None) -> BoundRun:
         """A run on these very arrays, whose images may lie apart; see `Plan.bind`. No scratch is needed.
 
@@ -141,12 +168,18 @@ class Reorder:
             check_bound(name, array, shape, x.dtype, strided=True, written=name == "y")
         if x.itemsize != self._itemsize:
             raise TypeError(f"x has elements of {x.itemsize} bytes, but the run takes {self._itemsize}")
-        record, address = copy_of_record(self._record), jit.data_address()
-        fields, begin = by_name(record), address(record)
-        fields.x, fields.x_n, fields.y, fields.y_n = address(x), image_step(x), address(y), image_step(y)
+        return self._on(x.ctypes.data, y.ctypes.data, image_step(x), image_step(y), x, y)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        """See `BoundStep.bound_at`."""
+        return self._on(x[0], y, *self._steps)
+
+    def _on(self, x: int, y: int, x_n: int, y_n: int, *kept: np.ndarray) -> BoundRun:
+        record, begin = copy_of_fields(self._record)
+        record.x, record.y, record.x_n, record.y_n = x, y, x_n, y_n
         launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
-        x_places, y_places = ((AddressWord(begin + at, 0),) for at in (X_AT, Y_AT))
-        return jit.bound_run((launch,), x, y, record, x_places=x_places, y_places=y_places)
+        of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
+        return jit.bound_run((launch,), record, *kept, x_places=of_x, y_places=of_y)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, of the shapes that the layouts have (`layouts.array_shape`)."""

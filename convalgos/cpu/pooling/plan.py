@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -73,9 +74,33 @@ class PoolPlan:
         units = values["planes"] * values["blocks"] * rows
         self._runs = KernelRuns(POOL_FIELDS, values | of.sizes, kernel, of.tasks(units))
         self.scratch_bytes = self._runs.scratch_bytes
+        self._problem, self._is_run = problem, problem.layout in BLOCKS and values["pixels"] > 0
         self._shapes, self._dtype = problem.array_shapes, numpy_dtype(problem.dtype)
+        self.by_address = not self._elements.widens and math.prod(problem.y_shape) > 0
         # whether a bound run takes images that lie apart
         self.strided_batch = problem.layout != "channels_first" and not of.widens
+
+    def on_map(self, problem: PoolProblem) -> Self | None:
+        """The plan of the same problem of another map in this plan's layout, where blocks of both are reduced
+        as one run of pixels; else None."""
+        own = self._problem
+        if not self._is_run or problem.x_shape[1] != own.x_shape[1] or problem.dtype != own.dtype:
+            return None
+        if problem.kernel != problem.x_shape[2:] or problem.y_layout != own.y_layout:
+            return None
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._problem, made._shapes, made._elements = problem, problem.array_shapes, Computed(problem)
+        of, pixels, (images, *shape) = made._elements, math.prod(problem.kernel), made._shapes[0]
+        counts = np.ones(1 + of.kinds[1], numpy_dtype("float64" if of.kinds[0] == 8 else "float32"))
+        counts[0] = pixels  # what a mean divides by, times the next number
+        x_plane, blocks = math.prod(shape), shape[0]
+        values = {
+            "planes": images, "pixels": pixels, "x_plane": x_plane, "x_block": x_plane // blocks,
+            "counts": jit.data_address()(counts), "row_counts": jit.data_address()(counts[1:]),
+        }  # fmt: skip
+        made._runs = self._runs.like(values, of.tasks(images * blocks), counts)
+        return made
 
     def run(self, x: np.ndarray, y: np.ndarray) -> None:
         """Write y; both `as_laid`, in the problem's layouts and of its dtype."""
@@ -101,6 +126,14 @@ class PoolPlan:
         scratch = checked_scratch(scratch, self.scratch_bytes)
         apart = {"x_plane": image_step(x), "y_plane": image_step(y)} if self.strided_batch else {}
         return self._runs.bound(scratch, (x, y), x=x.ctypes.data, y=y.ctypes.data, **apart)
+
+    def bound_at(self, x: Sequence[int], y: int) -> BoundRun:
+        """A run on contiguous arrays; see `BoundStep.bound_at`."""
+        apart: dict[str, int] = {}
+        if self.strided_batch:
+            of_x, of_y = (math.prod(shape[1:]) for shape in self._shapes)
+            apart = {"x_plane": of_x, "y_plane": of_y}
+        return self._runs.bound(None, (), x=x[0], y=y, **apart)
 
 
 def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from convalgos.core.pool_problem import PoolProblem
 from convalgos.cpu.pooling.elements import FORMS, can_convert
 from convalgos.cpu.runtime import half, jit
 from convalgos.cpu.runtime.record_launch import RecordLaunch
-from convalgos.cpu.runtime.records import WORD, by_name, copy_of_record
+from convalgos.cpu.runtime.records import WORD, by_name, copy_of_fields, copy_of_record
 from convalgos.cpu.runtime.threads import BYTES, SMALL
 from convalgos.cpu.vectors import simd
 
@@ -87,23 +87,46 @@ class KernelRuns:
         self._record = np.ndarray(1, record, words)
         self._kernel, self._tasks = kernel, tasks
         self.scratch_bytes = known["scratch_bytes"] * tasks  # of a run
-        first, second, *third = given
+        self._given = given
+
+    @cached_attribute
+    def launch(self) -> RecordLaunch:
+        """Runs the kernel on arrays; made by the first call, as networks bind it."""
+        first, second, *third = self._given
+        words, names = self._record.view(WORD), self._record.dtype.names
         name = third[0] if third else ""
-        self.launch = RecordLaunch(
-            kernel, words, names, self.scratch_bytes, tasks, tables, name, (first, second)
+        return RecordLaunch(
+            self._kernel, words, names, self.scratch_bytes, self._tasks, self._tables, name, (first, second)
         )
+
+    def like(self, values: dict[str, int], tasks: int, table: np.ndarray) -> Self:
+        """The same with other values of some fields, which needs no other scratch.
+
+        Args:
+            table: that they point to.
+        """
+        made: Self = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.__dict__.pop("launch", None)
+        made._record, made._tasks = copy_of_record(self._record), tasks
+        made._tables = [*self._tables, table]
+        fields = by_name(made._record)
+        fields.tasks = tasks
+        for name, value in values.items():
+            setattr(fields, name, value)
+        made.scratch_bytes = fields.scratch_bytes * tasks
+        return made
 
     def bound(self, scratch: np.ndarray | None, kept: tuple[Any, ...], **values: int) -> BoundRun:
         """A run with the fields of these names set for good."""
-        record = copy_of_record(self._record)
+        arguments, begin = copy_of_fields(self._record)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
-        arguments = by_name(record)
         arguments.scratch = self._address(scratch)
         for name, value in values.items():
             setattr(arguments, name, value)
-        launch = Launch(self._kernel, self._address(record), self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), self, kept, record, scratch)
+        launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
+        return jit.bound_run((launch,), self, kept, arguments, scratch)
 
 
 class MaximaRuns(ABC):

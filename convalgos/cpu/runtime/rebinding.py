@@ -14,7 +14,7 @@ from convalgos.core.bound_run import AddressWord, BoundRun, Launch
 from convalgos.core.epilogue import Activation
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.records import by_name, copy_of_record
+from convalgos.cpu.runtime.records import copy_of_fields
 
 RUN_FIELDS = "x w y bias relu scratch residual finish finish_numbers"
 X_AT, W_AT, Y_AT = (8 * RUN_FIELDS.split().index(name) for name in "xwy")  # bytes from the begin of a record
@@ -54,16 +54,18 @@ class Rebinding:
         residual = x[1] if len(x) > 1 else None
         if settings.in_place != (residual == y[0]):
             return None
-        record = copy_of_record(self.record)
-        begin, fields, numbers = jit.data_address()(record), by_name(record), None
+        (fields, begin), numbers = copy_of_fields(self.record), None
         fields.x, fields.w, fields.y, fields.scratch = x[0], settings.w.data.address, y[0], scratch
         fields.bias, fields.relu = settings.bias_address, settings.relu
         if settings.fused:
             numbers = self._set_finish(fields, y[0], residual, settings.activation)
         alone = not self._parallel
         launches = tuple([Launch(kernel, begin, tasks, alone) for kernel, tasks in self.steps])
-        of_x, of_y = [(AddressWord(begin + at, 0),) if told else () for at in (X_AT, Y_AT)]
-        kept = self, settings, record, numbers
+        of_x: tuple[AddressWord, ...] = ()
+        of_y: tuple[AddressWord, ...] = ()
+        if told:
+            of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
+        kept = self, settings, fields, numbers
         return jit.bound_run(launches, *kept, x_places=of_x, y_places=of_y, settings=settings)
 
     def _set_finish(

@@ -31,6 +31,17 @@ def by_name(record: np.ndarray) -> Any:
     return _structure(record.dtype).from_address(jit.data_address()(record))
 
 
+def record_of_fields(record: np.dtype, values: dict[str, int]) -> tuple[ctypes.Structure, int]:
+    """(a record with these fields, the others 0; where it begins); one call, however many fields it has.
+
+    Args:
+        record: of int64 fields.
+    """
+    made = _structure(record)(**values)
+    return made, ctypes.addressof(made)
+
+
+@cache
 def field_offset(record: np.dtype, name: str) -> int:
     """Bytes from the begin of a record to a field of it."""
     fields = record.fields
@@ -54,6 +65,12 @@ def address_of_table(name: str, table: np.ndarray) -> int:
 def copy_of_record(record: np.ndarray) -> np.ndarray:
     """A copy of a record of int64 fields, which takes NumPy thirty times as long, field by field."""
     return np.ndarray(1, record.dtype, record.view(WORD).copy())
+
+
+def copy_of_fields(record: np.ndarray) -> tuple[Any, int]:
+    """(a copy of a record as `by_name` gives it, which keeps its memory; where it begins)."""
+    made = _structure(record.dtype).from_buffer_copy(record.view(WORD).data)
+    return made, ctypes.addressof(made)
 
 
 def record_of_words(fields: np.dtype, values: Sequence[Any]) -> np.ndarray:
