@@ -135,7 +135,7 @@ class ElementwisePlan(BoundStep):
             return _passed_at((x[0], b, y), math.prod(self._y_shape), self._activation)
         sizes = [math.prod(shape) for shape in (*self._shapes, self._y_shape)]
         whole = self._y_shape[0]
-        steps = [size // whole if size else 0 for size in sizes]
+        steps = [size // max(1, whole) for size in sizes]
         if self._shapes[-1][0] < whole:
             steps[1] = 0
         return _combined_at(self._operation, self._activation, (x[0], b, y), steps, self._cast, whole)
