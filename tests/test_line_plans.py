@@ -17,7 +17,7 @@ def plans(request, monkeypatch):
     """Of any size, and of which every call asks: of sizes that have plans of their own, or never have."""
 
     def is_new(key, elements, most):
-        return request.param == "seldom" and most == line_plans.PLANNED
+        return request.param == "seldom" and most == line_plans.ASKED
 
     monkeypatch.setattr(line_plans, "is_new", is_new)
     monkeypatch.setattr(line_plans, "is_new_with_such_taps", lambda *given: False)
@@ -121,7 +121,7 @@ def test_sizes_that_come_seldom_share_plans_until_they_come_often(monkeypatch):
             close(ca.signal.fftconvolve(x, h[None], mode, 1), scipy.signal.fftconvolve(x, h[None], mode, 1))
     assert {key[0] for key in line_plans._known} == {(2, 4608)}
     x = RNG.standard_normal((2, 4300))
-    for _ in range(line_plans.PLANNED // x.size + 1):
+    for _ in range(line_plans.ASKED):
         close(ca.signal.fftconvolve(x, h[None], "same", 1), scipy.signal.fftconvolve(x, h[None], "same", 1))
     assert {key[0] for key in line_plans._known} == {(2, 4608), x.shape}
     line_plans._known.clear()

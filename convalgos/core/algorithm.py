@@ -59,9 +59,7 @@ class Algorithm(ABC):
     bounded_with: ClassVar[str] = ""  # those of one word here have one `least_of_all`, which is asked once
     patterns: ClassVar[tuple[str, ...]] = ()  # of `filter_patterns.KERNEL_PATTERNS`: it needs one of them
     casts: ClassVar[bool] = True  # converts data of 16 bits; not where filters lose a pattern when rounded
-    least_prepare: ClassVar[float] = (
-        0.0  # seconds: a bound of `prepare_cost` of any filter, where it is its own
-    )
+    least_prepare: ClassVar[float] = 0.0  # seconds that `prepare_cost` says at least, of any filter
     filter_waits: ClassVar[float] = 0.5  # times that filters are read from afar, less what sums hide of it
     skips_zeros: ClassVar[bool] = False  # zero weights are left out: NaN in x times 0 is then not NaN, but 0
 

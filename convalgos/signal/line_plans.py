@@ -19,7 +19,13 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
-from convalgos.signal.new_sizes import forget_size, is_nearly_as_long, is_new, is_new_with_such_taps
+from convalgos.signal.new_sizes import (
+    ASKED,
+    forget_size,
+    is_nearly_as_long,
+    is_new,
+    is_new_with_such_taps,
+)
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
@@ -28,9 +34,9 @@ WAYS = ("cpu.depthwise.rows", "cpu.fft_lines")  # other plans are no faster than
 SHARE = 1 / 8  # of a run that preparing a filter may take where it is prepared at once
 LIMITS = Constraints(deny="cpu.reference")
 KEPT = 1 << 26  # bytes of plans that are kept
-# Elements that are filtered before a size has a plan of its own, or of one call; those before the next longer
-# size has one of those that are kept for sizes that come seldom; and the digits of these, in binary; Zen 4
-PLANNED, LARGE, PLANNED_LONGER, LONGER = 1 << 20, 1 << 18, 1 << 14, 4
+# Elements of a size that has a plan of its own at once; those that are filtered before the next longer size
+# has one of those that are kept for sizes that come seldom; and the digits of these, in binary; Zen 4
+LARGE, PLANNED_LONGER, LONGER = 1 << 18, 1 << 14, 4
 
 
 class LinePlan(NamedTuple):
@@ -67,7 +73,7 @@ def filtered_lines(
         if is_nearly_as_long(taps, n):
             if is_new_with_such_taps(n, taps, x.dtype.char):
                 return None
-        elif x.size < LARGE and is_new(key, x.size, PLANNED):
+        elif x.size < LARGE and is_new(key, 1, ASKED):
             return _as_longer(x, h, padding, count)
         else:
             forget_size(key)  # if its plan is let go, it has to come as often again
