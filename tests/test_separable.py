@@ -11,7 +11,7 @@ import pytest
 import convalgos as ca
 from convalgos.core import profiles
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.epilogue import Activation, activation_of
+from convalgos.core.epilogue import RELU, Activation, activation_of
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import blocked_layout, laid, to_logical
 from convalgos.core.problem import ConvProblem
@@ -22,8 +22,8 @@ from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.cpu.separable.records import BiasedActivation
 from convalgos.cpu.vectors import simd
-from convalgos.network import joining
-from convalgos.network.graph import Convolution, NetworkGraph
+from convalgos.network import choice, joining
+from convalgos.network.graph import Convolution, NetworkGraph, Pooling
 from convalgos.network.network import Network
 from convalgos.network.planned import JoinedConvolutions
 
@@ -35,12 +35,20 @@ LAYOUTS = {"layout": blocked_layout(LANES), "y_layout": blocked_layout(LANES)}
 SCALED = Activation("hard_swish", -0.5, 0.25)
 
 
-def block_of(n, c, hidden, k, size, kernel, stride):
-    """c or k 0: no expansion, or no projection."""
+def block_of(n, c, hidden, k, size, kernel, stride, planes=None):
+    """c or k 0: no expansion, or no projection.
+
+    planes: the kernel, stride and padding of an expansion that reads planes, and their height and width.
+    """
     deep = ConvProblem(
         (n, hidden, *size), (hidden, 1, kernel, kernel), stride, kernel // 2, groups=hidden, **LAYOUTS
     )
     expansion = ConvProblem((n, c, *size), (hidden, c, 1, 1), **LAYOUTS) if c else None
+    if planes:
+        of_planes, step, padding, whole = planes
+        to_blocks = {**LAYOUTS, "layout": "channels_first"}
+        expansion = ConvProblem((n, c, *whole), (hidden, c, *of_planes), step, padding, **to_blocks)
+        assert expansion.y_shape == deep.x_shape
     return SeparableBlock(
         expansion, deep, ConvProblem(deep.y_shape, (k, hidden, 1, 1), **LAYOUTS) if k else None
     )
@@ -52,6 +60,11 @@ def blocks_of(array, beyond=np.nan):
     if array.shape[1] % LANES:
         found[:, -1, ..., array.shape[1] % LANES :] = beyond
     return found
+
+
+def planes_of(sizes):
+    """Whether x lies in planes, of the sizes of a block."""
+    return len(sizes) > 7
 
 
 def integers(rng, shape):
@@ -67,6 +80,11 @@ def integers(rng, shape):
         ((1, 7, LANES + 4, 0, (6, 11), 7, 1), 2, 1, SCALED),  # which is applied to what is stored
         ((2, 9, 5 * LANES - 1, 0, (6, 11), 3, 1), 3, 2, "relu"),  # channels shared, too
         ((2, 0, 5 * LANES - 1, 0, (6, 11), 3, 2), 2, 3, "relu"),  # for the mean alone
+        # a first layer, in one panel and in two, with uneven and without any padding, and for the mean
+        ((2, 3, 2 * LANES, LANES + 3, (9, 33), 3, 1, ((3, 3), 2, 1, (17, 65))), 4, 1, ("clip", 0.0, 6.0)),
+        ((1, 4, 3 * LANES + 2, 7, (8, 5), 5, 2, ((7, 5), (1, 3), ((4, 2), (0, 1)), (8, 16))), 3, 1, "relu"),
+        ((3, 1, LANES, 9, (7, 20), 3, 1, ((2, 3), 1, 0, (8, 22))), 7, 1, SCALED),
+        ((1, 3, LANES + 5, 0, (6, 31), 3, 1, ((3, 3), 2, 1, (12, 62))), 2, 1, "relu"),
     ],
     ids=str,
 )
@@ -78,7 +96,8 @@ def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, ba
     first, last = block.problems[0], block.problems[-1]
     filters = [integers(rng, p.w_shape) for p in block.problems]
     outputs = [BiasedActivation(integers(rng, (p.K,)), activation_of(activation)) for p in block.problems]
-    x, right = blocks_of(wide := integers(rng, first.x_shape)), wide
+    wide = integers(rng, first.x_shape)
+    x, right = wide if planes_of(sizes) else blocks_of(wide), wide
     residual = integers(rng, last.y_shape) if block.projection else None
     for problem, w, output in zip(block.problems, filters, outputs, strict=True):
         plain = ca.plan(problem.with_valid(**PLAIN), algorithm="cpu.reference")
@@ -107,13 +126,14 @@ def test_bands_give_what_the_convolutions_give_one_by_one(monkeypatch, sizes, ba
         ((3, 0, LANES + 1, 20, (5, 8), 3, 1), (5, 3), 1, "silu"),
         ((1, 7, LANES + 4, 0, (6, 40), 7, 1), (11, 41), 1, SCALED),  # of tables that say what each tap meets
         ((2, 0, 5 * LANES - 1, 0, (6, 31), 3, 2), (9, 300), 2, "relu"),  # for the mean alone
+        ((1, 3, 2 * LANES, 9, (6, 31), 3, 1, ((3, 3), 2, 1, (12, 62))), (9, 300, 17, 599), 1, "relu"),
     ],
     ids=str,
 )
 def test_a_plan_like_another_runs_as_one_of_its_own_sizes(sizes, other, row, activation):
     """Bound anew, and from a run on other maps, whose residual comes from another row."""
     rng, known_block = np.random.default_rng(row), block_of(*sizes)
-    block = block_of(*sizes[:4], other, *sizes[5:])
+    block = block_of(*sizes[:4], other[:2], *sizes[5:7], sizes[7:] and (*sizes[7][:3], other[2:]))
     mean = not block.projection
     known, own = SeparablePlan(known_block, mean), SeparablePlan(block, mean)
     like = SeparablePlan(block, mean, known)
@@ -125,7 +145,8 @@ def test_a_plan_like_another_runs_as_one_of_its_own_sizes(sizes, other, row, act
     def run_of(plan, from_known):
         problems = plan.block.problems
         x, y = (np.zeros(problems[i].array_shapes[2 * -i], np.float32) for i in (0, -1))
-        x[...], added = blocks_of(maps, 0) if plan is not known else 0, None
+        laid_x = maps if planes_of(sizes) else blocks_of(maps, 0)
+        x[...], added = laid_x if plan is not known else 0, None
         if block.projection:
             added = blocks_of(residual, 0) if plan is not known else np.zeros_like(y)
         means = np.zeros((*y.shape[:2], 1, 1, LANES), np.float32) if mean else None
@@ -219,6 +240,32 @@ def test_a_network_joins_what_it_may_and_saves_it(tmp_path, shipped_figures):
     net.save(tmp_path / "net")
     again = ca.network.load(tmp_path / "net")
     assert joined_parts(again.plan(x.shape)) == joined[0] and np.array_equal(again(x), y)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_the_first_layer_joins_in_and_reads_each_input_where_it_lies(monkeypatch, mean, shipped_figures):
+    """In further sizes, too, whose runs are bound again from the first."""
+    rng = np.random.default_rng(5)
+    filters = 2 * LANES
+    w, of_head = (rng.standard_normal(s).astype(np.float32) for s in ((filters, 3, 3, 3), (8, filters, 1, 1)))
+    pads = ((1, 1), (0, 1))
+    stem = Convolution("stem", ("x",), "a", w, w[:, 0, 0, 0].copy(), (2, 2), pads, activation=RELU)
+    _, deep, out = inverted_residual("b", rng, "a", filters, filters)
+    last = Pooling("m", ("b.deep",), "m", "mean") if mean else replace(out, inputs=("b.deep",))
+    head = Convolution("head", (last.output,), "y", of_head)
+    graph = NetworkGraph(
+        ("x",), ("y",), (stem, replace(deep, inputs=("a",)), last, head), {"x": ("n", 3, "h", "w")}
+    )
+    net, apart = Network(graph), Network(graph)
+    for shape in ((1, 3, 130, 162), (1, 3, 130, 162), (2, 3, 131, 170), (1, 3, 64, 50)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        y = net(x)
+        assert joined_parts(net.plan(shape)) == [["stem", "b.deep"] if mean else ["stem", "b.deep", "b.out"]]
+        with monkeypatch.context() as alone:
+            alone.setattr(choice, "joined", lambda planned, *_: planned)
+            right = apart(x)
+            assert all("stem" not in parts for parts in joined_parts(apart.plan(shape)))
+        assert np.allclose(y, right, rtol=1e-5, atol=1e-5 * abs(right).max())
 
 
 def test_a_byte_of_filters_takes_the_same_time_where_cycles_are_twice_as_long(monkeypatch):

@@ -20,7 +20,9 @@ def with_means(planned: Planned, graph: NetworkGraph) -> Planned:
         if not _is_global_mean(planned_step, planned):
             continue
         maker = steps.get(planned_step.step.inputs[0])
-        if maker is None or outside & {*maker.step.inputs, *maker.step.outputs, planned_step.step.output}:
+        if maker is None or outside & {*maker.step.outputs, planned_step.step.output}:
+            continue
+        if outside & {*maker.step.inputs} and not getattr(maker.plan, "told", False):
             continue
         block = _block(maker)
         if block is None or why_not_joined(block, mean=True):

@@ -1,4 +1,4 @@
-"""Depthwise convolutions joined with the pointwise ones around them, where that is predicted to be faster.
+"""Depthwise convolutions joined with the ones around them, where that is predicted to be faster.
 
 What an expansion writes is several times what it reads: joined, it stays in the caches of a core, and no
 thread waits for the others in between.
@@ -14,7 +14,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import band_cut, separable_seconds
-from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
+from convalgos.cpu.separable.block import SeparableBlock, reads_planes, why_not_joined
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.planned import JoinedConvolutions, PlanLimits, Planned, PlannedStep, moving_values
@@ -81,7 +81,7 @@ class _Neighbours:
             return
         readers = self._readers.get(step.step.output, [])
         before = self._makers.get(step.step.inputs[0])
-        if before is not None and not self._is_alone(before):
+        if before is not None and not self._may_be_first(before):
             before = None
         behind = readers[0] if len(readers) == 1 and self._is_inside(readers[0]) else None
         if behind is not None and behind.step.inputs[0] != step.step.output:
@@ -95,10 +95,15 @@ class _Neighbours:
         names = {*step.step.inputs, *step.step.outputs}
         return isinstance(step.step, Convolution) and not self._outside & names
 
-    def _is_alone(self, step: PlannedStep) -> bool:
-        """Whether it is a convolution of one map whose output one step reads."""
-        once = len(step.step.inputs) == 1 and len(self._readers.get(step.step.output, [])) == 1
-        return once and self._is_inside(step)
+    def _may_be_first(self, step: PlannedStep) -> bool:
+        """Whether it is a convolution of one map whose output one step reads; the map may be an input of the
+        network where the joined step may be told where it lies."""
+        name = step.step.output
+        if len(step.step.inputs) > 1 or len(self._readers.get(name, [])) > 1 or name in self._outside:
+            return False
+        return isinstance(step.step, Convolution) and (
+            self._is_inside(step) or reads_planes(step.plan.problem)
+        )
 
 
 def _block(chain: Chain, limits: PlanLimits) -> SeparableBlock | None:

@@ -111,13 +111,18 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
 
     def tile_table(self) -> tuple[np.ndarray, tuple[RowTile, ...]]:
         """`row_tiles.tile_table` of a block."""
+        p = self.problem
+        ends = tile_ends(p, self.rows) if self.by_tap else ()
+        short = p.N % self.images > 0
+        return tile_table(self.block, p.spatial_out, self.rows, *self.tile_steps, short, ends)
+
+    @property
+    def tile_steps(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Elements of x and of y from one output to the next, along each dimension."""
         p, steps = self.problem, self.steps
         _, _, d, h, w = self.strides
         _, _, *of_y = map_strides(p.y_layout, p.K, p.spatial_out)
-        x_steps = d * steps[0], h * steps[1], w * p.stride[2]
-        short = p.N % self.images > 0
-        ends = tile_ends(p, self.rows) if self.by_tap else ()
-        return tile_table(self.block, p.spatial_out, self.rows, x_steps, tuple(of_y), short, ends)
+        return (d * steps[0], h * steps[1], w * p.stride[2]), (of_y[0], of_y[1], of_y[2])
 
     def reached_fields(self) -> dict[str, int | np.ndarray]:
         """What `reached_tiles.pass_of_tile` finds in a record."""

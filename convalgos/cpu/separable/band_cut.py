@@ -19,10 +19,11 @@ from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, band_blocking
 from convalgos.cpu.dwconv.channel_cost import block_cycles
 from convalgos.cpu.dwconv.row_bands import band_ends, plain_rows_under
 from convalgos.cpu.gemm import blocked_cut, dealt_panels, packed_blocking
-from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, PASS, tile_cycles
+from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
-from convalgos.cpu.separable.block import SeparableBlock
+from convalgos.cpu.separable.block import SeparableBlock, reads_planes
+from convalgos.cpu.separable.panel_cut import PanelCut, PlanePanelCut
 from convalgos.cpu.vectors import simd
 
 ROOM = 0.6  # of L2, for the scratch of a task
@@ -31,42 +32,6 @@ TOGETHER = 2  # vectors of channels that are expanded before they are filtered
 # (Granite Rapids); and Zen 4, where such cycles are twice as long.
 FILTER = {False: 0.084, True: 0.042}
 SPREAD = 3  # times the fewest bands that the threads can share: up to so many are tried
-
-
-@dataclass(frozen=True)
-class PanelCut:
-    """Panels of the filters of a pointwise convolution, and the tiles of pixels that they take."""
-
-    problem: ConvProblem
-    panels: int
-    rows: int  # of a tile, at most
-
-    @property
-    def vectors(self) -> int:
-        """Of all filters."""
-        return -(-self.problem.K // simd.lanes(4))
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Vectors of the widest and of the narrowest panel."""
-        return -(-self.vectors // self.panels), self.vectors // self.panels
-
-    @property
-    def entries(self) -> int:
-        """Blocks of channels."""
-        return -(-self.problem.C // simd.lanes(4))
-
-    @property
-    def chunk(self) -> int:
-        """Blocks of channels of a pass over a panel, whose filters stay in the first cache; equal passes."""
-        most = max(1, int(PASS * cache_sizes()[0]) // (self.widths[0] * simd.lanes(4) ** 2 * 4))
-        return -(-self.entries // -(-self.entries // most))
-
-    def cycles(self, pixels: int) -> float:
-        """Of a thread, for so many pixels in a row."""
-        tiles = -(-pixels // self.rows)
-        widths = dealt_panels.summed_widths(self.problem.K, self.panels, self.problem.itemsize)
-        return sum(n * tiles * tile_cycles(pixels / tiles, v, self.problem.C) for n, v in widths)
 
 
 class BandRows(NamedTuple):
@@ -121,9 +86,17 @@ class BandCut:
         return whole_lines(self.hidden_pixels * wide * vector_bytes())
 
     @cached_attribute
+    def input_bytes(self) -> int:
+        """Of a task: a copy of what a band reads, where the channels of x lie apart."""
+        if not isinstance(self.expansion, PlanePanelCut):
+            return 0
+        return self.expansion.of_rows(self.rows.most).scratch_bytes
+
+    @cached_attribute
     def scratch_bytes(self) -> int:
         """Of a task."""
-        return self.hidden_bytes + whole_lines(self.middle_pixels * self.vectors * vector_bytes())
+        middle = whole_lines(self.middle_pixels * self.vectors * vector_bytes())
+        return self.input_bytes + self.hidden_bytes + middle
 
     def cycles(self, threads: int) -> float:
         """Of the busiest thread."""
@@ -159,12 +132,14 @@ def band_cut(block: SeparableBlock) -> BandCut:
     shared = threads // math.gcd(p.N, threads)  # bands that make every thread as busy
     tried: list[BandCut] = []
     room, most = ROOM * cache_sizes()[1], math.inf
+    # each part of the channels would copy what a first layer reads
+    shares = {1} if projection or reads_planes(block.expansion) else {1, threads}
     for bands in sorted({1, *range(shared, rows + 1, shared)}):
         if bands > most:
             break
         cuts = [
             BandCut(block, _panels(block.expansion, TOGETHER, parts), projection, bands, parts)
-            for parts in ({1, threads} if projection is None else {1})
+            for parts in shares
         ]
         fitting = [cut for cut in cuts if cut.scratch_bytes <= room]
         if fitting and not tried:
@@ -177,7 +152,7 @@ def band_cut(block: SeparableBlock) -> BandCut:
 def band_cut_like(block: SeparableBlock, known: BandCut) -> BandCut:
     """The cut of a block of other sizes: the same panels, and bands that L2 has room for."""
     expansion, projection = (
-        None if part is None or problem is None else PanelCut(problem, part.panels, part.rows)
+        None if part is None or problem is None else type(part)(problem, part.panels, part.rows)
         for part, problem in ((known.expansion, block.expansion), (known.projection, block.projection))
     )
     shared = plan_threads() // math.gcd(block.depthwise.N, plan_threads())
@@ -195,12 +170,13 @@ def _panels(problem: ConvProblem | None, most: int, parts: int = 1) -> PanelCut 
     if problem is None:
         return None
     lanes, found = simd.lanes(4), []
+    kind = PlanePanelCut if reads_planes(problem) else PanelCut
     needed = -(-problem.K // lanes)
     for vectors, rows in BLOCKED_TILES[vector_bytes()].items():
         count = -(-needed // vectors)
         if vectors <= most and -(-needed // count) == vectors:
             panels = dealt_panels.panels_of_parts(needed, count, parts)
-            found.append(PanelCut(problem, panels, rows))
+            found.append(kind(problem, panels, rows))
     return min(found, key=lambda cut: cut.cycles(math.prod(problem.spatial_out)))
 
 

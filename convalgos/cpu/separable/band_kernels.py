@@ -4,7 +4,7 @@ Threads share images and bands; and where there is no projection, parts of the c
 all of x. For each band, a few vectors of channels at a time:
 
 1. the expansion of the rows of x that the band needs, to scratch. Those that two bands need are computed
-   twice;
+   twice. Where the channels of x lie apart, what they read is copied with its border, once for the band;
 2. these channels filtered, to scratch again, or to y where nothing follows; then their sums may be wanted,
    of which `finish_means` makes the means of whole maps.
 
@@ -20,7 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 from convalgos.cpu.dwconv.channel_records import CHANNEL_BAND, CHANNEL_KERNEL_FIELDS, COLUMN_BLOCK
+from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS, sum_panels
+from convalgos.cpu.gemm.blocking import BlockExtent
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import fields
@@ -48,7 +50,8 @@ def run_separable_bands() -> jit.Kernel:
         p = carray(pointer(a.projection), 1, BLOCKED_ARGUMENTS)[0]
         bands = carray(pointer(d.bands), a.band_count, CHANNEL_BAND)
         tiles = carray(pointer(a.band_tiles), a.band_count, BAND_TILES)
-        hidden = a.scratch + task * a.scratch_bytes
+        planes = a.scratch + task * a.scratch_bytes
+        hidden = planes + e.input_bytes
         middle = hidden + a.hidden_bytes
         total = a.images * a.band_count * a.parts
         for item in range(total * task // a.tasks, total * (task + 1) // a.tasks):
@@ -63,6 +66,10 @@ def run_separable_bands() -> jit.Kernel:
                 target = middle - band.y * d.to_pixel * d.size
             if e.panels:
                 x = e.x + (n * e.x_n + band.x * d.from_pixel) * e.size
+                if e.copied:
+                    written = BlockExtent(n, 0, band.x // e.q, 0, 1, 1, band.x_pixels // e.q, e.q)
+                    copy_block_images(e, written, e.x + n * e.x_n * e.size, planes, e.channels)
+                    x = planes
                 for panel in range(e.panels * part // a.parts, e.panels * (part + 1) // a.parts):
                     first = e.vectors * panel // e.panels
                     sum_panels(e, panel, panel + 1, 0, 1, tiles[number].expansion, x, 0,

@@ -1,4 +1,4 @@
-"""A depthwise convolution and the pointwise ones around it: what is computed in one step."""
+"""A depthwise convolution and the ones around it: what is computed in one step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm.blocked_cut import lies_in_blocks
 from convalgos.cpu.vectors import simd
 
 
 class SeparableBlock(NamedTuple):
     """y = projection(depthwise(expansion(x))); at least one of the outer two is there.
 
-    MobileNetV2's inverted residuals have all three, other networks leave out the first or the last.
+    MobileNetV2's inverted residuals have all three, other networks leave out the first or the last. These are
+    pointwise; or the expansion is the first layer of a network, which `reads_planes`.
     """
 
     expansion: ConvProblem | None
@@ -31,6 +33,14 @@ class SeparableBlock(NamedTuple):
         return tuple(name for name in self._fields if getattr(self, name) is not None)
 
 
+def reads_planes(expansion: ConvProblem | None) -> bool:
+    """Whether a convolution reads a map whose channels lie apart, as that of the first layer of a network."""
+    p = expansion
+    if p is None or p.layout != "channels_first" or p.groups > 1:
+        return False
+    return lies_in_blocks(p)
+
+
 def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
     """Why convolutions cannot be computed in one step, or None.
 
@@ -38,6 +48,7 @@ def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
         mean: whether the means of the filtered maps are wanted, too, which no projection follows.
     """
     deep, every = block.depthwise, block.problems
+    planes = [p for p in every if p is block.expansion and reads_planes(p)]
     lanes = simd.lanes(4)
     if mean and block.projection is not None:
         return "has the means of what the depthwise convolution writes, which a projection does not leave"
@@ -45,14 +56,16 @@ def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
         return "is a single convolution"
     if any(p.dtype != "float32" or p.ndim != 2 or p.direction != "forward" or p.is_empty for p in every):
         return "joins float32 maps of two dimensions, going forward"
-    if any({BLOCKS.get(p.layout), BLOCKS.get(p.y_layout)} != {lanes} for p in every):
+    layouts = {p.y_layout for p in every} | {p.layout for p in every if p not in planes}
+    if {BLOCKS.get(layout) for layout in layouts} != {lanes}:
         return f"reads and writes blocks of {lanes} channels"
-    if not deep.is_zero_padded:
+    if not all(p.is_zero_padded for p in (deep, *planes)):
         return "has zeros around its maps"
     if deep.groups != deep.C or deep.K != deep.C:
         return "filters each channel by itself, once"
-    if any(not p.is_plain_product or p.groups > 1 for p in every if p is not deep):
-        return "is 1x1 around the depthwise convolution, without stride or padding"
+    pointwise = [p for p in every if p is not deep and p not in planes]
+    if any(not p.is_plain_product or p.groups > 1 for p in pointwise):
+        return "is 1x1 around the depthwise convolution, without stride or padding, but for a first layer"
     if any(a.y_shape != b.x_shape for a, b in pairwise(every)):
         return "joins convolutions each of which reads what the one before it writes"
     return None

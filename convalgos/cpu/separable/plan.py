@@ -8,21 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty, whole_lines
-from convalgos.core.bound_run import ALIGNMENT, BoundRun, Launch, check_bound, checked_scratch
+from convalgos.core.bound_run import ALIGNMENT, AddressWord, BoundRun, Launch, check_bound, checked_scratch
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import vector_bytes
 from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.cpu.gemm import panel_packing
+from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.records import by_name, copy_of_record
+from convalgos.cpu.runtime.records import by_name, copy_of_record, field_offset
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.cpu.separable.band_cut import BandCut, PanelCut, band_cut, band_cut_like
+from convalgos.cpu.separable.band_cut import BandCut, band_cut, band_cut_like
 from convalgos.cpu.separable.band_kernels import (
     finish_means,
     run_separable_bands,
     sum_vectors,
 )
-from convalgos.cpu.separable.block import SeparableBlock, why_not_joined
+from convalgos.cpu.separable.block import SeparableBlock, reads_planes, why_not_joined
+from convalgos.cpu.separable.panel_cut import PanelCut, PlanePanelCut
 from convalgos.cpu.separable.records import (
     FLOAT,
     PART_OFFSETS,
@@ -31,6 +33,8 @@ from convalgos.cpu.separable.records import (
     RunOutput,
 )
 from convalgos.cpu.vectors import simd
+
+X_OF_PLANES = PART_OFFSETS[0] + field_offset(BLOCKED_ARGUMENTS, "x")  # in the record of a run
 
 
 class RunPlaces(NamedTuple):
@@ -89,6 +93,11 @@ class SeparablePlan:
         return "cpu.separable"
 
     @property
+    def told(self) -> bool:
+        """Whether runs may be told where another x lies, as that of a network does."""
+        return reads_planes(self.block.expansion)
+
+    @property
     def bands(self) -> int:
         """Of rows, through each of which all convolutions go."""
         return self._cut.bands
@@ -113,7 +122,9 @@ class SeparablePlan:
         return packed
 
     def _packed_panels(self, cut: PanelCut, w: np.ndarray) -> np.ndarray:
-        """`packed_panels` of whole blocks of channels, with zeros beyond the last one."""
+        """`packed_panels` of whole blocks of channels, zeros beyond the last one; of planes one by one."""
+        if isinstance(cut, PlanePanelCut):
+            return panel_packing.packed_panels(w[None], cut.panels)
         filters, channels = w.shape[:2]
         w = np.pad(w.reshape(1, filters, channels), ((0, 0), (0, 0), (0, -channels % self._lanes)))
         return panel_packing.packed_panels(w, cut.panels)
@@ -155,7 +166,7 @@ class SeparablePlan:
         self, settings: BlockRun, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
     ) -> BoundRun | None:
         """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
-        if told or (settings.w.key is not self._key and settings.w.key != self._key):
+        if (told and not self.told) or (settings.w.key is not self._key and settings.w.key != self._key):
             return None
         residual, mean = x[1] if len(x) > 1 else 0, y[1] if len(y) > 1 else 0
         places = RunPlaces(x[0], residual, y[0], mean, scratch, whole_lines(self.scratch_bytes))
@@ -172,6 +183,7 @@ class SeparablePlan:
                 given = settings.found[part] = records.output_of(part, w, output)
             records.set_output(getattr(fields, part), part, given, output.activation)
         getattr(fields, records.parts[0]).x = at.x
+        x_places = (AddressWord(begin + X_OF_PLANES, 0),) if self.told else ()
         last = getattr(fields, records.parts[-1])
         last.y = at.y
         if at.residual:
@@ -184,4 +196,5 @@ class SeparablePlan:
             run.sums, run.mean = at.scratch + tasks * share, at.mean
             run.sum_pixels = sum_vectors(FLOAT.itemsize, self._lanes)
             launches.append(Launch(finish_means(FLOAT.itemsize, self._lanes), begin, 1, alone=True))
-        return jit.bound_run(tuple(launches), self, settings, *kept, record, settings=settings)
+        kept = self, settings, *kept, record
+        return jit.bound_run(tuple(launches), *kept, x_places=x_places, settings=settings)

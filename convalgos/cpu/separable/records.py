@@ -22,7 +22,8 @@ from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record,
 from convalgos.cpu.separable.band_cut import BandCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES, SEPARABLE_FIELDS
 from convalgos.cpu.separable.band_tiles import tiles_of_rows
-from convalgos.cpu.separable.block import SeparableBlock
+from convalgos.cpu.separable.block import SeparableBlock, reads_planes
+from convalgos.cpu.separable.panel_cut import PlanePanelCut
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
 
@@ -37,6 +38,7 @@ BLOCK_RECORDS = np.dtype(
     ]
 )
 PART_OFFSETS = tuple([field_offset(BLOCK_RECORDS, part) for part in SeparableBlock._fields])
+BLOCKED_NAMES = frozenset(BLOCKED_ARGUMENTS.names or ())
 LIMITS = np.array([-np.inf, np.inf, 0, np.inf], FLOAT)  # of none, and of ReLU
 
 
@@ -79,7 +81,9 @@ class BandRecords:
         self._set_run(fields.run, cut, mean)
         self._set_depthwise(fields.depthwise, cut)
         tiles = np.zeros(cut.bands, BAND_TILES)
-        if cut.expansion is not None:
+        if isinstance(cut.expansion, PlanePanelCut):
+            self._set_planes(fields.expansion, cut, tiles["expansion"])
+        elif cut.expansion is not None:
             self._set_product(fields.expansion, cut, tiles["expansion"], 0)
         if cut.projection is not None:
             self._set_product(fields.projection, cut, tiles["projection"], 1)
@@ -166,12 +170,33 @@ class BandRecords:
         fields.offsets = self._table(np.arange(part.entries + 1) * (read * lanes))
         self._shared += found, kernels
 
+    def _set_planes(self, fields: Any, cut: BandCut, tiles: np.ndarray) -> None:
+        """The convolution of a map whose channels lie apart, and its tiles of each band."""
+        part, rows = cut.expansion, cut.rows
+        assert isinstance(part, PlanePanelCut)
+        whole = part.of_rows(rows.most)
+        values = whole.fields() | {
+            "entries": whole.entries, "inner": whole.inner, "whole": whole.entries, "rest": 0,
+            "input_bytes": cut.input_bytes, "y_block": cut.hidden_pixels * self._lanes,
+            "offsets": self._table(whole.entry_offsets()),
+        }  # fmt: skip
+        for name in BLOCKED_NAMES.intersection(values):
+            setattr(fields, name, values[name])
+        tables = {count: part.tiles_of(count) for count in {*rows.read}}
+        tiles[:] = [jit.data_address()(tables[count][0]) for count in rows.read]
+        lengths = tuple([kind.length for kind in tables[rows.most][1]])  # of all bands: tiles lie in a row
+        kernels = _kernels_of(part.problem.K, part.panels, lengths, whole.step)
+        fields.kernels, fields.last_kernels = kernels.wide, kernels.last
+        fields.narrow = len(lengths)
+        self._shared += tables.values(), kernels
+
     def _set_ends(self, fields: Any) -> None:
         """Elements of an image of what the first part reads and the last one writes."""
         lanes, (begin, *_, end) = self._lanes, (self.parts[0], *self.parts)
         first, last = getattr(self._block, begin), getattr(self._block, end)
         (h, w), (h_out, w_out) = first.spatial, last.spatial_out
-        getattr(fields, begin).x_n = -(-first.C // lanes) * h * w * lanes
+        channels = first.C if reads_planes(self._block.expansion) else -(-first.C // lanes) * lanes
+        getattr(fields, begin).x_n = channels * h * w
         getattr(fields, end).y_n = -(-last.K // lanes) * h_out * w_out * lanes
 
 
@@ -184,9 +209,9 @@ class TileKernels(NamedTuple):
 
 
 @lru_cache(512)  # networks meet few kinds of tiles
-def _kernels_of(filters: int, panels: int, lengths: tuple[int, ...], lanes: int) -> TileKernels:
-    """`tile_kernels` of tiles of so many pixels."""
-    tables = tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, lanes) for n in lengths])
+def _kernels_of(filters: int, panels: int, lengths: tuple[int, ...], step: int) -> TileKernels:
+    """`tile_kernels` of tiles of so many pixels, whose inputs are so many elements apart."""
+    tables = tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, step) for n in lengths])
     wide, last = map(jit.data_address(), tables)
     return TileKernels(wide, last, tables)
 
