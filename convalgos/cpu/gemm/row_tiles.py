@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,12 +64,9 @@ def tile_table(
         across, down = len(ends) - 1, rows
     else:
         counts = {(r, q) for r in (rows, last_rows) for q in (columns, last_columns)}
-        kinds = tuple(sorted({kind for r, q in counts for kind in _kinds(r, q, most)}))
+        kinds = tuple(sorted({kind for r, q in counts for kind in kinds_of(r, q, most)}))
         across, down = -(-columns // most), -(-rows // runs_of(columns, rows, most))
-    numbers = array("q", bytes(8 * (kinds[-1].code(most) + 1)))  # of a kind, by its code
-    for number, kind in enumerate(kinds):
-        numbers[kind.code(most)] = number
-    own = array("q", ends)
+    numbers, own = numbers_of(kinds, most), array("q", ends)
     length = slices * down * across + 1  # blocks that are cut short have no more tiles
     table = np.empty(ways * length * len(TILE_WORDS), np.int64)
     values = (
@@ -83,10 +80,10 @@ def tile_table(
 
 @jit.specialise
 def fill_tiles() -> Callable[..., None]:
-    """`tile_table`."""
+    """`tile_table`; each task has a record, and a table, of its own."""
 
     def fill_tiles(args: int, task: int) -> None:
-        a = carray(pointer(args), 1, TABLE_OF_TILES)[0]
+        a = carray(pointer(args), task + 1, TABLE_OF_TILES)[task]
         own, numbers = carray(pointer(a.own), 1, np.int64), carray(pointer(a.numbers), 1, np.int64)
         for way in range(a.ways):
             tile = carray(pointer(a.table + way * a.length * ROW_TILE_BYTES), a.length, ROW_TILE)
@@ -118,7 +115,7 @@ def fill_tiles() -> Callable[..., None]:
     return fill_tiles
 
 
-def _kinds(rows: int, columns: int, most: int) -> Iterator[RowTile]:
+def kinds_of(rows: int, columns: int, most: int) -> Iterator[RowTile]:
     """The tiles of a block."""
     high = runs_of(columns, rows, most)
     length, longer = divmod(columns, -(-columns // most))
@@ -126,6 +123,14 @@ def _kinds(rows: int, columns: int, most: int) -> Iterator[RowTile]:
         yield RowTile(runs, length)
         if longer:
             yield RowTile(runs, length + 1)
+
+
+def numbers_of(kinds: Sequence[RowTile], most: int) -> array[int]:
+    """The place of each of some tiles, which ascend, by its code."""
+    numbers = array("q", bytes(8 * (kinds[-1].code(most) + 1)))
+    for number, kind in enumerate(kinds):
+        numbers[kind.code(most)] = number
+    return numbers
 
 
 def along_row(columns: int, most: int) -> np.ndarray:
