@@ -66,7 +66,7 @@ def tile_table(
         counts = {(r, q) for r in (rows, last_rows) for q in (columns, last_columns)}
         kinds = tuple(sorted({kind for r, q in counts for kind in kinds_of(r, q, most)}))
         across, down = -(-columns // most), -(-rows // runs_of(columns, rows, most))
-    numbers, own = numbers_of(kinds, most), array("q", ends)
+    numbers, own = kind_numbers(kinds, most), array("q", ends)
     length = slices * down * across + 1  # blocks that are cut short have no more tiles
     table = np.empty(ways * length * len(TILE_WORDS), np.int64)
     values = (
@@ -125,7 +125,7 @@ def kinds_of(rows: int, columns: int, most: int) -> Iterator[RowTile]:
             yield RowTile(runs, length + 1)
 
 
-def numbers_of(kinds: Sequence[RowTile], most: int) -> array[int]:
+def kind_numbers(kinds: Sequence[RowTile], most: int) -> array[int]:
     """The place of each of some tiles, which ascend, by its code."""
     numbers = array("q", bytes(8 * (kinds[-1].code(most) + 1)))
     for number, kind in enumerate(kinds):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
-from convalgos.cpu.gemm.row_tiles import ROW_TILE_BYTES, fill_tiles, kinds_of, numbers_of
+from convalgos.cpu.gemm.row_tiles import ROW_TILE_BYTES, fill_tiles, kind_numbers, kinds_of
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.records import WORD
 
@@ -28,7 +28,7 @@ def tiles_of_rows(counts: tuple[int, ...], most: int, lanes: int) -> BandTiles:
     tiles = [-(-count // most) + 1 for count in counts]  # and an end
     table = aligned_empty(sum(tiles) * ROW_TILE_BYTES, np.uint8)
     begin, addresses, records = jit.data_address()(table), {}, []
-    numbers = numbers_of(kinds, most)
+    numbers = kind_numbers(kinds, most)
     of_numbers, _ = numbers.buffer_info()
     for count, length in zip(counts, tiles, strict=True):
         row = count > 0, 1, count or 1  # slices, rows and columns
