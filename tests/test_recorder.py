@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,6 +115,31 @@ def test_a_file_is_added_to_and_read_by_people(tmp_path):
     path.write_text(f"{other}\n3 what\n")
     with pytest.raises(ValueError, match=r"captured\.txt, line 2: problem 'what'"):
         measure_capture.read_capture(path)
+
+
+@pytest.mark.parametrize("before", ["unlink", "second write"])
+def test_what_is_added_while_a_process_is_ended_counts_once(tmp_path, monkeypatch, before):
+    path = tmp_path / "my captured.txt"
+    path.write_text(f"1 {PROBLEM}\n")
+    left = path.with_name(f"{path.name}-0a1b{measure_capture.SUFFIX}")
+    left.write_text(f"6 {PROBLEM}\n")
+    with monkeypatch.context() as ended:
+        if before == "unlink":
+            ended.setattr(Path, "unlink", broken_off)
+        else:
+            writes = [broken_off, measure_capture.write_atomic]
+            ended.setattr(measure_capture, "write_atomic", lambda *given: writes.pop()(*given))
+        with pytest.raises(KeyboardInterrupt):
+            measure_capture.gather_counts(path)
+    assert measure_capture.read_capture(path) == {PROBLEM: 7}
+    assert measure_capture.gather_counts(path) == {PROBLEM: 7} and not list(tmp_path.glob("*.counts"))
+    left.with_name(f"{path.name}-0a1c{measure_capture.SUFFIX}").write_text(f"2 {PROBLEM}\n")
+    assert measure_capture.gather_counts(path) == {PROBLEM: 9}
+    assert path.read_text() == f"9 {PROBLEM}\n"
+
+
+def broken_off(*given, **options):
+    raise KeyboardInterrupt
 
 
 def capture(output, *command):
