@@ -147,7 +147,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     if not last:
         if problem.y_layout in BLOCKS and n > 1 and channels % BLOCKS[problem.y_layout]:
             raise Unsupported(f"writes whole blocks of channels only in {problem.y_layout}, not {channels}")
-        order, depth, height, width = planar_form(problem, kinds)
+        order, depth, height, width = planar_form(problem, kinds[:3])
         pixels = depth.size * height.size * width.size
         if order == PLANES:
             values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.core.profiles import units_are_narrow
-from convalgos.cpu.pooling.elements import FLOAT, MAX
+from convalgos.cpu.pooling.elements import FLOAT
 from convalgos.cpu.pooling.reductions import split_stride
 from convalgos.cpu.pooling.tables import POINT, in_three
 from convalgos.cpu.runtime import jit
@@ -30,9 +30,13 @@ class PlanarForm(NamedTuple):
     width: PoolWindows
 
 
-def planar_form(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> PlanarForm:
-    """That of a problem whose layout is channels_first; kinds: the parameters of kernels."""
-    size, lanes, form, _ = kinds
+def planar_form(problem: PoolProblem, kinds: tuple[int, int, int]) -> PlanarForm:
+    """That of a problem whose layout is channels_first.
+
+    Args:
+        kinds: those of `Computed`.
+    """
+    size, lanes, form = kinds
     depth, height, width = in_three(problem)
     for _ in range(2):  # whole rows are one longer row, and whole slices
         merged = height.over_rows_of(width)
@@ -44,23 +48,22 @@ def planar_form(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> Plana
         order = PLANES
     elif form == FLOAT and _takes_pixels(*problem.x_shape[:2], pixels, width, lanes, size):
         order = PIXELS
-    elif _in_slices(depth, height, width, kinds):
+    elif _in_slices(depth, height, width, problem.reduction == "max", lanes, size):
         order = SLICES
     return PlanarForm(order, depth, height, width)
 
 
 def _in_slices(
-    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
+    depth: PoolWindows, height: PoolWindows, width: PoolWindows, maxima: bool, lanes: int, size: int
 ) -> bool:
     """Whether windows are reduced over whole slices first, which are to lie in L2.
 
     Of wide rows only those of tall windows gain. Where slices lie apart no step is saved, but vectors are
     filled, which counts where these take two cycles.
     """
-    size, lanes, _, reduction = kinds
     if depth.size == 1 or height.size * width.size * size > SQUARES:
         return False
-    filled = reduction == MAX or width.size > lanes  # means divide vectors of few outputs
+    filled = maxima or width.size > lanes  # means divide vectors of few outputs
     if depth.kernel <= depth.stride and not (units_are_narrow() and filled):
         return False
     return width.size <= OF_SLICES * lanes or depth.kernel * height.kernel >= MANY_ROWS
