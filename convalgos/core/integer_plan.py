@@ -44,7 +44,7 @@ class IntegerFilter(NamedTuple):
 
 def from_zero_point(w: np.ndarray, zero_point: np.ndarray | None, dtype: type) -> np.ndarray:
     """A filter (K, ...) in a type that holds what it is beyond the zero point (K,) of each."""
-    wide = w.astype(dtype)
+    wide: np.ndarray = w.astype(dtype)
     if zero_point is not None:
         wide -= zero_point.reshape(-1, *(1,) * (w.ndim - 1))
     return wide

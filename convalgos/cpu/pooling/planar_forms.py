@@ -42,11 +42,11 @@ def planar_form(problem: PoolProblem, kinds: tuple[int, int, int]) -> PlanarForm
         merged = height.over_rows_of(width)
         if merged is not None:
             depth, height, width = POINT, depth, merged
-    pixels = depth.size * height.size * width.size
+    (n, channels), pixels = problem.x_shape[:2], depth.size * height.size * width.size
     order = ROWS
     if width.is_whole and pixels == width.size:
         order = PLANES
-    elif form == FLOAT and _takes_pixels(*problem.x_shape[:2], pixels, width, lanes, size):
+    elif form == FLOAT and _takes_pixels(n, channels, pixels, width, lanes, size):
         order = PIXELS
     elif _in_slices(depth, height, width, problem.reduction == "max", lanes, size):
         order = SLICES
