@@ -181,11 +181,14 @@ def test_axes_in_another_order(shape, order, dtype):
     assert copy_turned(turned, np.empty_like(laid)) == (dtype != "c16" and order != (4, 2, 0, 3, 1))
 
 
-@pytest.mark.parametrize("call", ["ndimage.sobel(x)", "max_pool(x[None, None], 2)"])
-def test_filters_and_pooling_bring_what_turns_arrays(call):
+@pytest.mark.parametrize("call", ["ndimage.sobel(x)", "max_pool(x[None, None], 2)", "conv(x[None, None], w)"])
+def test_the_first_call_brings_what_turns_arrays(call):
     code = (
-        "import numpy as np, convalgos as ca; from convalgos.core import laid_arrays\n"
-        "assert not laid_arrays._turning; x = np.ones((8, 8), 'f4'); ca." + call + "\n"
-        "assert laid_arrays._turning"
+        "import sys, numpy as np, convalgos as ca\n"
+        "x, w = np.ones((300, 400), 'f4', 'F'), np.ones((1, 1, 3, 3), 'f4')\n"
+        "assert 'convalgos.cpu.layout.turned' not in sys.modules; ca." + call + "\n"
+        "from convalgos.core import laid_arrays\n"
+        "from convalgos.cpu.layout.turned import copy_turned\n"
+        "assert laid_arrays._turning == [copy_turned]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,10 +16,7 @@ ONE = np.ones(1, "f4")
 def plans(request, monkeypatch):
     """Of any size, and of which every call asks: of sizes that have plans of their own, or never have."""
 
-    def is_new(key, elements, most):
-        return request.param == "seldom" and most == line_plans.ASKED
-
-    monkeypatch.setattr(line_plans, "is_new", is_new)
+    monkeypatch.setattr(line_plans, "is_new", lambda *given: request.param == "seldom" and len(given) == 1)
     monkeypatch.setattr(line_plans, "is_new_with_such_taps", lambda *given: False)
     monkeypatch.setattr(line_plans, "PRODUCTS", 0)
     line_plans._known.clear()
@@ -111,7 +108,7 @@ def test_known_filters_are_kept_once_they_come_again():
 
 def test_sizes_that_come_seldom_share_plans_until_they_come_often(monkeypatch):
     """Ever new lengths are filtered by some plans of few lengths, and one that comes again by its own."""
-    monkeypatch.setattr(line_plans, "PLANNED_LONGER", 0)
+    monkeypatch.setattr(line_plans, "LONGER_AT_ONCE", 0)
     line_plans._known.clear()
     new_sizes._asked.clear()
     h = RNG.standard_normal(300)
@@ -121,7 +118,7 @@ def test_sizes_that_come_seldom_share_plans_until_they_come_often(monkeypatch):
             close(ca.signal.fftconvolve(x, h[None], mode, 1), scipy.signal.fftconvolve(x, h[None], mode, 1))
     assert {key[0] for key in line_plans._known} == {(2, 4608)}
     x = RNG.standard_normal((2, 4300))
-    for _ in range(line_plans.ASKED):
+    for _ in range(new_sizes.ASKED):
         close(ca.signal.fftconvolve(x, h[None], "same", 1), scipy.signal.fftconvolve(x, h[None], "same", 1))
     assert {key[0] for key in line_plans._known} == {(2, 4608), x.shape}
     line_plans._known.clear()

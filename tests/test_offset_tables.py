@@ -13,8 +13,9 @@ from convalgos.cpu.gemm.direct_blocking import direct_blocking
 from convalgos.cpu.gemm.offset_tables import tables_of_offsets
 from convalgos.cpu.gemm.row_blocking import row_blocking
 from convalgos.cpu.gemm.row_tables import row_tables
-from convalgos.cpu.gemm.row_tiles import MOST_RUNS, NONE, RowTile, tile_table
+from convalgos.cpu.gemm.row_tiles import MOST_RUNS, NONE, ROW_TILE, ROW_TILE_BYTES, RowTile, tile_table
 from convalgos.cpu.runtime.record_changes import changed_record
+from convalgos.cpu.separable.band_tiles import tiles_of_rows
 from convalgos.cpu.vectors import microkernel
 
 PROBLEMS = (
@@ -140,6 +141,23 @@ def test_tables_of_tiles(block, totals, ends, most):
         assert tiles[: len(wanted)].tolist() == wanted
         assert (tiles["kernel"][len(wanted) :] == NONE).all() and len(tiles) > len(wanted)
     assert seen == {*kinds} and list(kinds) == sorted(kinds)
+
+
+@pytest.mark.parametrize("most", [5, 14])
+def test_tables_of_tiles_of_bands(most):
+    counts, lanes = (0, 3, most, 41), 16
+    found = tiles_of_rows(counts, most, lanes)
+    words = np.frombuffer(found.table, ROW_TILE)
+    for count in counts:
+        first = (found.addresses[count] - found.table.ctypes.data) // ROW_TILE_BYTES
+        borders = [i * count // -(-count // most) for i in range(-(-count // most) + 1)] if count else [0]
+        wanted = [
+            (begin * lanes, begin * lanes, end - begin, found.lengths.index(end - begin))
+            for begin, end in pairwise(borders)
+        ]
+        tiles = words[first : first + len(borders)]
+        assert tiles[:-1].tolist() == wanted and tiles["kernel"][-1] == NONE
+    assert list(found.lengths) == sorted({*found.lengths}) and max(found.lengths) == most
 
 
 def test_changed_records():

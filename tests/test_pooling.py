@@ -28,10 +28,13 @@ from convalgos.cpu.pooling import (
     separable_plan,
     unit_groups,
 )
+from convalgos.cpu.pooling import cost as pooling_cost
 from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.pooling.found_plan import has_found_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
 from convalgos.cpu.pooling.plan import PoolPlan
+from convalgos.cpu.pooling.planar_forms import ROWS, SLICES, planar_form
+from convalgos.cpu.pooling.runs import Computed
 from convalgos.cpu.pooling.slice_plan import has_slices
 
 RNG = np.random.default_rng(5)
@@ -360,6 +363,17 @@ def test_predicted_seconds_grow_with_maps_and_windows():
         assert 1e-5 < one < seconds((8, 64, 112, 112), 3, stride=2, layout=layout) / 4
         assert one < seconds((1, 64, 112, 112), 7, stride=1, layout=layout)
         assert 0 < seconds((1, 64, 7, 7), None, layout=layout, reduction="mean") < one
+
+
+def test_predicted_seconds_are_those_of_the_order_in_which_windows_are_reduced(monkeypatch):
+    machine, p = nominal(2), PoolProblem.of((256, 1, 12, 12, 12), 3, stride=1, padding=1)
+    form = planar_form(p, Computed(p).kinds)
+    assert form.order == SLICES
+    found = pooling_seconds(p, machine)
+    more = pooling_seconds(PoolProblem.of((512, 1, 12, 12, 12), 3, stride=1, padding=1), machine)
+    assert 1.5 * found < more < 2.5 * found
+    monkeypatch.setattr(pooling_cost, "planar_form", lambda *given: form._replace(order=ROWS))
+    assert found < 0.8 * pooling_seconds(p, machine)
 
 
 def check(p, place=lambda array: array, fetch=lambda array: array):

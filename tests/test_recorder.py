@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +46,40 @@ def test_runs_of_conv_plans_and_signal_are_counted(wisdom):
     assert not watchers
 
 
+SIGNALS = {  # calls of sizes that come for the first time, by the problem that each is
+    "n1 c1 w9000 k1 s4001 p4000": (ca.signal.fftconvolve, float, (9000,), (4001,)),
+    "n1 c1 h120 w130 k1 r15 s16 p14,15": (ca.signal.fftconvolve, float, (120, 130), (15, 16)),
+    "n1 c1 w30001 k1 s64 p63": (ca.signal.convolve, float, (30001,), (64,)),
+    "n1 c1 w9000 k1 s700 p699": (ca.signal.convolve, int, (9000,), (700,)),
+    "n1 c1 h158 w150 k1 r15 s16": (ca.signal.convolve2d, float, (130, 120), (15, 16), "full", "symm"),
+}
+
+
+@pytest.mark.parametrize("text", SIGNALS)
+def test_first_calls_of_a_size_are_counted(text):
+    """These go ways without a plan where nobody counts."""
+    function, dtype, x_shape, w_shape, *options = SIGNALS[text]
+    x, w = (np.random.default_rng(3).integers(-9, 9, shape).astype(dtype) for shape in (x_shape, w_shape))
+    ca.forget_plans()
+    expected = function(x, w, *options)
+    ca.forget_plans()
+    for _ in range(2):
+        with ca.capture() as problems:
+            y = function(x, w, *options)
+        assert problems == {ca.ConvProblem.parse(f"{text} convolution float64"): 1}
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-9 * abs(expected).max())
+
+
+@pytest.mark.parametrize("n", [5000, 40_000])
+def test_the_first_call_with_a_filter_is_counted(n):
+    x, h = np.ones(n, "f4"), np.hanning(300).astype("f4")
+    ca.forget_plans()
+    for i in range(3):
+        with ca.capture() as problems:
+            ca.signal.lfilter(h + np.float32(i), np.ones(1, "f4"), x)
+        assert problems == {ca.ConvProblem.parse(f"n1 c1 w{n} k1 s300 p299:0 convolution"): 1}
+
+
 def test_threads_and_nested_blocks():
     with ca.capture() as outer:
         with ca.capture() as inner:
@@ -80,6 +115,31 @@ def test_a_file_is_added_to_and_read_by_people(tmp_path):
     path.write_text(f"{other}\n3 what\n")
     with pytest.raises(ValueError, match=r"captured\.txt, line 2: problem 'what'"):
         measure_capture.read_capture(path)
+
+
+@pytest.mark.parametrize("before", ["unlink", "second write"])
+def test_what_is_added_while_a_process_is_ended_counts_once(tmp_path, monkeypatch, before):
+    path = tmp_path / "my captured.txt"
+    path.write_text(f"1 {PROBLEM}\n")
+    left = path.with_name(f"{path.name}-0a1b{measure_capture.SUFFIX}")
+    left.write_text(f"6 {PROBLEM}\n")
+    with monkeypatch.context() as ended:
+        if before == "unlink":
+            ended.setattr(Path, "unlink", broken_off)
+        else:
+            writes = [broken_off, measure_capture.write_atomic]
+            ended.setattr(measure_capture, "write_atomic", lambda *given: writes.pop()(*given))
+        with pytest.raises(KeyboardInterrupt):
+            measure_capture.gather_counts(path)
+    assert measure_capture.read_capture(path) == {PROBLEM: 7}
+    assert measure_capture.gather_counts(path) == {PROBLEM: 7} and not list(tmp_path.glob("*.counts"))
+    left.with_name(f"{path.name}-0a1c{measure_capture.SUFFIX}").write_text(f"2 {PROBLEM}\n")
+    assert measure_capture.gather_counts(path) == {PROBLEM: 9}
+    assert path.read_text() == f"9 {PROBLEM}\n"
+
+
+def broken_off(*given, **options):
+    raise KeyboardInterrupt
 
 
 def capture(output, *command):

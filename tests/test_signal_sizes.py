@@ -99,7 +99,7 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     monkeypatch.setattr(problems, "signal_plan", lambda *given: planned.append(given) or plan(*given))
     new_sizes._asked.clear()
     w = array((1, 300), "D")
-    for n, calls in ((3000, new_sizes.ASKED - 1), (new_sizes.PLANNED * 3 // 8, 1)):  # often, or long enough
+    for n, calls in ((3000, new_sizes.ASKED - 1), (problems.AT_SECOND * 3 // 4, 1)):  # often, or long enough
         planned.clear()
         for call in range(calls + 2):
             x = array((2, n), "d")
@@ -109,7 +109,7 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     planned.clear()
     ca.signal.oaconvolve(x, w, axes=1)
     assert not planned
-    x = array((2, new_sizes.PLANNED_AT_ONCE), "d")  # as long as planning takes
+    x = array((2, problems.AT_ONCE), "d")  # as long as planning takes
     check(ca.signal.oaconvolve(x, w, axes=1), scipy.signal.oaconvolve(x, w, axes=1))
     assert planned
 

@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core import laid_arrays
 from convalgos.core.arguments import is_sequence, shown
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import dtype_name
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.setting import Setting, setting
-from convalgos.cpu.layout.turned import copy_turned
 from convalgos.cpu.pooling.found_plan import gradient_of_maxima
 from convalgos.cpu.pooling.gradient_plan import GradientPlan, has_gradient_plan
 from convalgos.cpu.pooling.maxima_plan import MaximaPlan
@@ -25,8 +23,6 @@ from convalgos.cpu.pooling.phase_plan import PhasePlan
 from convalgos.cpu.pooling.places_plan import PlacesPlan, has_places_plan
 from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.pooling.slice_plan import SlicePlan, maxima_of
-
-laid_arrays.turn_by(copy_turned)
 
 KINDS = 256  # of windows whose arguments are known to be valid
 _problems: dict[Hashable, PoolProblem] = {}  # one of each kind, layout, dtype and number of dimensions

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.boundaries import OUTSIDE, ZERO, source_indices
+from convalgos.core.problem import ConvProblem
 
 
 class AxisWindow(NamedTuple):
@@ -41,6 +42,16 @@ class AxisWindow(NamedTuple):
     @property
     def unfiltered(self) -> AxisWindow:
         return AxisWindow(self.size)
+
+
+def windows_of_problem(p: ConvProblem) -> list[AxisWindow]:
+    """What the windows of a convolution span along each dimension, before strides."""
+    return [
+        AxisWindow(size, extent, low, boundary, (outputs - 1) * stride + 1)
+        for size, extent, (low, _), boundary, outputs, stride in zip(
+            p.spatial, p.kernel_extent, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
+        )
+    ]
 
 
 class PixelWindow(NamedTuple):

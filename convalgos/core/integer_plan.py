@@ -42,6 +42,14 @@ class IntegerFilter(NamedTuple):
         return self._replace(output=self.steps[activation], offset=offset)
 
 
+def from_zero_point(w: np.ndarray, zero_point: np.ndarray | None, dtype: type) -> np.ndarray:
+    """A filter (K, ...) in a type that holds what it is beyond the zero point (K,) of each."""
+    wide: np.ndarray = w.astype(dtype)
+    if zero_point is not None:
+        wide -= zero_point.reshape(-1, *(1,) * (w.ndim - 1))
+    return wide
+
+
 class IntegerPlan(Plan):
     """A plan of integers. Subclasses implement `pack` and `run_integers`."""
 

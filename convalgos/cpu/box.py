@@ -18,7 +18,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, windows_of_problem
 from convalgos.core.boundaries import BOUNDARIES, ZERO
 from convalgos.core.filter_patterns import BOX, box_weights
 from convalgos.core.machine import Machine
@@ -39,16 +39,6 @@ ROW = 5e-8  # seconds to begin a row; Zen 4
 # --- shapes ----------------------------------------------------------------------------------
 
 
-def _slides(p: ConvProblem) -> list[AxisWindow]:
-    """What windows span along each dimension, before strides."""
-    return [
-        AxisWindow(size, extent, low, boundary, (outputs - 1) * stride + 1)
-        for size, extent, (low, _), boundary, outputs, stride in zip(
-            p.spatial, p.kernel_extent, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
-        )
-    ]
-
-
 def _phases(p: ConvProblem, dimension: int, axis: AxisWindow) -> list[tuple[AxisWindow | RowPhase, int]]:
     """The windows of rows along a dimension by the rows that they share, and the stride of each kind."""
     taps, stride, apart = (v[dimension] for v in (p.kernel, p.stride, p.dilation))
@@ -66,7 +56,7 @@ def _phases(p: ConvProblem, dimension: int, axis: AxisWindow) -> list[tuple[Axis
 
 def _passes(p: ConvProblem) -> list[list[SlidingPlan]]:
     """Over depth, where there is one, and over planes; each of all phases of a dilation."""
-    *leading, columns = _slides(p)
+    *leading, columns = windows_of_problem(p)
     last = p.layout == "channels_last"
     dtype, fill, made = numpy_dtype(p.dtype), p.fill_value, []
     planes, pixel = (p.N, p.C) if last else (p.N * p.C, 1)
@@ -151,7 +141,7 @@ class BoxSums(Algorithm):
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
         p = problem
         lanes = simd.lanes(p.itemsize)
-        *leading, columns = _slides(p)
+        *leading, columns = windows_of_problem(p)
         lines, width = (p.N, p.C * columns.size) if p.layout == "channels_last" else (p.N * p.C, columns.size)
         cycles, phases = 0.0, 1  # of a vector of the rows that are reduced
         for slide, taps, apart in zip(leading, p.kernel, p.dilation, strict=False):

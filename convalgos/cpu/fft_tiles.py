@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from convalgos.core.algorithm import PREPARE_CALL, Algorithm, room_for_few
+from convalgos.core.algorithm import Algorithm, room_for_few
 from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -33,6 +33,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.tiled import bounds, search
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.tiled.borders import ReadsBorders
+from convalgos.cpu.tiled.box_algorithm import TiledAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.cpu.tiled.fft_transforms import (
     spectral_filter_tiles,
@@ -185,14 +186,13 @@ class FftTilesPlan(BoxPlan):
 
 
 @dataclass(frozen=True)
-class FftTiles(ReadsBorders, Algorithm):
+class FftTiles(ReadsBorders, TiledAlgorithm):
     """Tiles of t inputs in one or both dimensions of a plane; t is even, a product of 2, 3 and 5."""
 
     t: int
     box: int = 0  # tiles of a box, about; 0 for the number that is predicted best
 
     family: ClassVar[str] = "cpu.fft_tiles"
-    least_prepare: ClassVar[float] = 2 * PREPARE_CALL
     spreads_nan: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = (*PLAIN, "blocked")
     writes: ClassVar[tuple[str, ...]] = reads
@@ -224,9 +224,6 @@ class FftTiles(ReadsBorders, Algorithm):
             boxes = [replace(self, box=box) for box in search.BOXES]
             yield from search.different(self, boxes, lambda a: a._schedule(problem))
 
-    def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
-
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         r, s = plane_taps(problem)
         tiled = 1 < max(r, s) <= self.t // 2 + 1 and (min(r, s) == 1 or self.t <= MOST_2D)
@@ -242,15 +239,6 @@ class FftTiles(ReadsBorders, Algorithm):
 
     def granule(self, problem: ConvProblem) -> tuple[int, ...]:
         return one_spectral_box(problem, self.t, 1).granule[3 - problem.ndim :]
-
-    def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
-
-    def filter_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else problem.groups * self._schedule(problem).u_bytes
-
-    def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else self._schedule(problem).scratch_bytes
 
     def error_bound(self, problem: ConvProblem) -> float:
         # The transforms err by their depth, the sum of a point like a random walk, as large as its products;

@@ -20,31 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from convalgos.core.machine import Machine
-from convalgos.core.plan import Plan
-from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import panels
-from convalgos.cpu.gemm.all_products import AllProducts
-from convalgos.cpu.gemm.lowered_plan import LoweredPlan, lowered_bytes, lowered_seconds
-from convalgos.cpu.gemm.lowering import ROWS, lowering
+from convalgos.cpu.gemm.lowered_plan import LoweredProducts
+from convalgos.cpu.gemm.lowering import ROWS
 
 
 @dataclass(frozen=True)
-class Im2win(AllProducts):
+class Im2win(LoweredProducts):
     family: ClassVar[str] = "cpu.im2win"
-
-    def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return lowered_seconds(lowering(problem, ROWS), machine)
-
-    def workspace_bytes(self, problem: ConvProblem) -> int:
-        return 0 if problem.is_empty else lowered_bytes(lowering(problem, ROWS))
-
-    def plan(self, problem: ConvProblem) -> Plan:
-        cut = lowering(problem, ROWS)
-        order = np.argsort(cut.tap_offsets(), kind="stable")  # as the taps lie in memory: a window is a run
-        return LoweredPlan(problem, self, cut, order, panels.chunk(problem.gemm_k))
+    laid_along: ClassVar[int] = ROWS  # a window is a run of memory
 
 
 ALGORITHMS = (Im2win(),)

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
-from convalgos.core.integer_plan import IntegerFilter, IntegerPlan, finish_sums
+from convalgos.core.integer_plan import IntegerFilter, IntegerPlan, finish_sums, from_zero_point
 from convalgos.core.layouts import laid
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
@@ -84,9 +84,7 @@ class NttPlan(IntegerPlan):
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> list[list[np.ndarray]]:
         """The spectra of each filter, turned around as correlations ask for: modulo one prime or two."""
-        wide = w.reshape(w.shape[0], *w.shape[2:]).astype(np.int64)  # (K, *kernel)
-        if w_zero_point is not None:
-            wide -= w_zero_point.reshape(-1, *(1,) * (wide.ndim - 1))
+        wide = from_zero_point(w[:, 0], w_zero_point, np.int64)  # (K, *kernel)
         p, line = self.problem, self._line
         primes = residues.primes_for(LARGEST_BYTE * int(np.abs(wide).reshape(p.K, -1).sum(1).max()))
         taps = np.zeros((p.K, line.taps), np.int64)

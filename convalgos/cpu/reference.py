@@ -19,7 +19,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.boundaries import BOUNDARIES, folded, padded, source_indices, valid
 from convalgos.core.element_types import INTEGERS
 from convalgos.core.epilogue import finish
-from convalgos.core.integer_plan import IntegerFilter, IntegerPlan, finish_sums
+from convalgos.core.integer_plan import IntegerFilter, IntegerPlan, finish_sums, from_zero_point
 from convalgos.core.layouts import LAYOUTS, laid
 from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan, flipped
@@ -285,8 +285,7 @@ class IntegerReferencePlan(IntegerPlan):
     """Sums of up to 2**53 are exact in float64; they are wrapped to int32, as sums in int32 are."""
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> np.ndarray:
-        wide = w.astype(np.float64)
-        return wide if w_zero_point is None else wide - w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
+        return from_zero_point(w, w_zero_point, np.float64)
 
     def run_integers(self, x: np.ndarray, w: IntegerFilter, y: np.ndarray, workspace: Any) -> None:
         p = self.problem.replace(mode="cross_correlation")  # w is flipped already

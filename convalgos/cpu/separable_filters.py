@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm, error_of_sums, room_for_few
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, windows_of_problem
 from convalgos.core.boundaries import BOUNDARIES
 from convalgos.core.filter_patterns import KERNEL_PATTERNS, left_out_of, terms_of
 from convalgos.core.machine import Machine
@@ -47,13 +47,7 @@ CHANCE = 2.0  # how much larger the largest of some outputs may be than that of 
 def _cut(problem: ConvProblem) -> tuple[WindowCut, int]:
     """(the cut of all planes, planes under a window)."""
     p = problem
-    axes = [
-        AxisWindow(size, extent, low, boundary, (outputs - 1) * stride + 1)
-        for size, extent, (low, _), boundary, outputs, stride in zip(
-            p.spatial, p.kernel_extent, p.padding, p.boundary, p.spatial_out, p.stride, strict=True
-        )
-    ]
-    *leading, rows, columns = axes
+    *leading, rows, columns = windows_of_problem(p)
     plane = rows.size * columns.size * p.itemsize
     planes = source_planes([AxisWindow(p.N * p.C), *leading], plane)  # (N C windows, planes that one spans)
     if leading:

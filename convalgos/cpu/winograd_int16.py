@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from convalgos.core.integer_plan import IntegerFilter
+from convalgos.core.integer_plan import IntegerFilter, from_zero_point
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import byte_pixels
@@ -68,9 +68,7 @@ class WinogradInt16Plan(IntegerBoxPlan):
         )  # fmt: skip
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> ExactFilter:
-        wide = w.astype(np.int32)
-        if w_zero_point is not None:
-            wide -= w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
+        wide = from_zero_point(w, w_zero_point, np.int32)
         taps = [a.outputs > 1 for a in (self.cut.rows, self.cut.columns)]
         points, shared = integer_transforms.filter_points(
             phase_filters(wide, self.cut), self._m, taps[0], taps[1]

@@ -24,7 +24,7 @@ from convalgos.core.algorithm import room_for_few
 from convalgos.core.allocator import aligned_zeros
 from convalgos.core.cook_toom import amplification
 from convalgos.core.element_types import INTEGERS
-from convalgos.core.integer_plan import IntegerFilter
+from convalgos.core.integer_plan import IntegerFilter, from_zero_point
 from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout import byte_pixels
@@ -79,9 +79,7 @@ class WinogradInt8Plan(IntegerBoxPlan):
         )  # fmt: skip
 
     def pack(self, w: np.ndarray, w_zero_point: np.ndarray | None) -> RoundedFilter:
-        wide = w.astype(np.int32)
-        if w_zero_point is not None:
-            wide -= w_zero_point.reshape(-1, *(1,) * (w.ndim - 1))
+        wide = from_zero_point(w, w_zero_point, np.int32)
         taps = [a.outputs > 1 for a in (self.cut.rows, self.cut.columns)]
         points = transforms.float_filter_points(phase_filters(wide, self.cut), self._m, taps[0], taps[1])
         u = self._packed(points)

@@ -18,10 +18,7 @@ from convalgos.core import arrays, laid_arrays
 from convalgos.core.allocator import new_array
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.errors import read_only
-from convalgos.cpu.layout.turned import copy_turned
 from convalgos.ndimage import known_calls
-
-laid_arrays.turn_by(copy_turned)
 
 BOUNDARY_OF = {  # SciPy's mode -> the name in `core.boundaries`, which is NumPy's
     "reflect": "symmetric",

@@ -44,8 +44,9 @@ def plan_network(
     """The plan of a network for shapes of its inputs, and the layouts that were chosen.
 
     Args:
-        known: what this gave for other shapes within these limits. Where one is of nearly as much work, its
-            layouts are taken, and its algorithms and steps where they serve.
+        known: what this gave for other shapes within these limits, in layouts that were chosen for these.
+            Where one is of nearly as much work, its layouts are taken, and its algorithms and steps where
+            they serve.
         growth: of the work, up to which it is nearly as much.
 
     Raises:
@@ -155,11 +156,10 @@ def _nearest(
 ) -> tuple[Planned, LayoutChoice] | None:
     """The plan that was made for the most similar work, where that is within a growth."""
     work = graph.input_elements(shapes)
-    made = [plan for plan in known if not plan[1].of_other_shapes]
-    others = [graph.input_elements(plan.shapes) for plan, _ in made]
+    others = [graph.input_elements(plan.shapes) for plan, _ in known]
     factors = [max(work, other) / max(1, min(work, other)) for other in others]
-    best = min(range(len(made)), key=factors.__getitem__, default=None)
-    return None if best is None or factors[best] > growth else made[best]
+    best = min(range(len(known)), key=factors.__getitem__, default=None)
+    return None if best is None or factors[best] > growth else known[best]
 
 
 def measured_in_layouts(

@@ -17,7 +17,14 @@ from convalgos.cpu.separable.band_cut import band_cut, separable_seconds
 from convalgos.cpu.separable.block import SeparableBlock, reads_planes, why_not_joined
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph
-from convalgos.network.planned import JoinedConvolutions, PlanLimits, Planned, PlannedStep, moving_values
+from convalgos.network.planned import (
+    JoinedConvolutions,
+    PlanLimits,
+    Planned,
+    PlannedStep,
+    moving_values,
+    readers_of,
+)
 from convalgos.select import devices
 
 MOVED = 2 * 4  # bytes of an element that one step writes and the next one reads
@@ -70,10 +77,7 @@ class _Neighbours:
     def __init__(self, planned: Planned, graph: NetworkGraph):
         self._outside = moving_values(planned.steps, graph)
         self._makers = {name: step for step in planned.steps for name in step.step.outputs}
-        self._readers: dict[str, list[PlannedStep]] = {}
-        for step in planned.steps:
-            for name in step.step.inputs:
-                self._readers.setdefault(name, []).append(step)
+        self._readers = readers_of(planned.steps)
 
     def chains(self, step: PlannedStep) -> Iterator[Chain]:
         """A convolution with what may be joined to it; nothing of other steps."""

@@ -173,6 +173,15 @@ class Planned:
         return sum(s.seconds for s in self.steps)
 
 
+def readers_of(steps: Iterable[PlannedStep]) -> dict[str, list[PlannedStep]]:
+    """The steps that read each value."""
+    found: dict[str, list[PlannedStep]] = {}
+    for planned_step in steps:
+        for name in planned_step.step.inputs:
+            found.setdefault(name, []).append(planned_step)
+    return found
+
+
 def moving_values(steps: Iterable[PlannedStep], graph: NetworkGraph) -> set[str]:
     """Values whose arrays lie elsewhere in each run: inputs, views of them, and outputs."""
     moving = {*graph.inputs, *graph.outputs}

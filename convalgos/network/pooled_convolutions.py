@@ -14,7 +14,7 @@ from convalgos.cpu.pooling.cost import pooling_seconds
 from convalgos.cpu.tiled.box_algorithm import BoxAlgorithm
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling
-from convalgos.network.planned import Planned, PlannedStep, PooledConvolution
+from convalgos.network.planned import Planned, PlannedStep, PooledConvolution, readers_of
 from convalgos.select.ranking import Candidate
 
 # Those that pool, of plans that a network has several times; None where one cannot.
@@ -60,10 +60,7 @@ def pooling_saves(candidate: Candidate, pooling: PoolProblem, machine: Machine) 
 
 def with_pooled_convolutions(planned: Planned, graph: NetworkGraph) -> Planned:
     """A plan in which convolutions pool what they write, where their kernels can."""
-    readers: dict[str, list[PlannedStep]] = {}
-    for planned_step in planned.steps:
-        for name in planned_step.step.inputs:
-            readers.setdefault(name, []).append(planned_step)
+    readers = readers_of(planned.steps)
     plans: Plans = {}
     steps: list[PlannedStep] = []
     pooled: set[PlannedStep] = set()  # those that convolutions before them do

@@ -7,16 +7,13 @@ from dataclasses import replace
 
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, scaling_seconds, takes_scale
 from convalgos.network.graph import Convolution, Elementwise, NetworkGraph
-from convalgos.network.planned import Planned, PlannedStep, ScaledConvolution, moving_values
+from convalgos.network.planned import Planned, PlannedStep, ScaledConvolution, moving_values, readers_of
 from convalgos.select import devices
 
 
 def with_scaled_convolutions(planned: Planned, graph: NetworkGraph) -> Planned:
     """A plan in which convolutions scale what they read, where that is predicted to be faster."""
-    readers: dict[str, list[PlannedStep]] = {}
-    for planned_step in planned.steps:
-        for name in planned_step.step.inputs:
-            readers.setdefault(name, []).append(planned_step)
+    readers = readers_of(planned.steps)
     outside = moving_values(planned.steps, graph)
     products: dict[str, PlannedStep] = {}  # by what they write, of those that are gone
     steps: list[PlannedStep] = []

@@ -17,6 +17,7 @@ import onnx
 from onnx import numpy_helper
 
 from convalgos.core.element_types import INTEGERS
+from convalgos.network.onnx_reader.order import read_by
 
 ONNX_DOMAINS = ("", "ai.onnx")
 BIAS_SCALES = 1e-2  # by which the scale of a bias may be off that of the sums
@@ -178,13 +179,7 @@ def _is(node: Any, operator: str) -> bool:
 
 def _read(nodes: Any) -> list[str]:
     """Names of all that nodes read, those of the bodies of If, Loop and Scan too."""
-    found = []
-    for node in nodes:
-        found += node.input
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                found += [*_read(body.node), *(output.name for output in body.output)]
-    return found
+    return [name for node in nodes for name in read_by(node)]
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:

@@ -1,5 +1,6 @@
 """The selector: which algorithms there are, what they are predicted to take, and which one is picked."""
 
+from convalgos.core.laid_arrays import turn_by
 from convalgos.select.children import ChildPlanner
 from convalgos.select.choose import (
     explained,
@@ -31,11 +32,13 @@ from convalgos.select.registry import (
     facing,
     find_algorithm,
     hand_down,
+    turn_over,
     variants,
     ways,
 )
 
 hand_down({kind: ChildPlanner(kind) for kind in DEVICES})
+turn_by(turn_over)
 
 __all__ = [
     "Candidate",

@@ -12,10 +12,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from convalgos.core import laid_arrays
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.element_types import HALF_DTYPES, PRECISIONS
+from convalgos.core.errors import missing
 from convalgos.core.near_names import did_you_mean
 from convalgos.core.planner import Composite, Planner
 from convalgos.core.problem import ConvProblem
@@ -84,12 +87,19 @@ def _own(device: str) -> tuple[Algorithm, ...]:
     for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
         module = import_module(f"{package.__name__}.{info.name}")
         found += getattr(module, "ALGORITHMS", ())
-    if device == "cpu":
-        laid_arrays.turn_by(import_module("convalgos.cpu.layout.turned").copy_turned)
     ids = [a.id for a in found]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")
     return tuple(found)
+
+
+def turn_over(source: np.ndarray, target: np.ndarray) -> bool:
+    """`cpu.layout.turned.copy_turned`, which the first array that is turned over imports."""
+    if missing("llvmlite"):
+        return False
+    copy = import_module("convalgos.cpu.layout.turned").copy_turned
+    laid_arrays.turn_by(copy)
+    return bool(copy(source, target))
 
 
 def algorithms_on(device: str, direction: str = "forward") -> tuple[Algorithm, ...]:

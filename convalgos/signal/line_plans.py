@@ -1,8 +1,8 @@
 """Lines of real numbers filtered by a plan that keeps the filter it ran last, in the plan's own form.
 
 A filter that comes again costs no transform of its own. The first call with one is another way's to answer,
-but where a plan prepares filters at once. Lines of sizes that come seldom are filled up with zeros, and
-filtered by plans of few sizes, which know the filter.
+but where a plan prepares filters at once, and while `capture` counts the runs of plans. Lines of sizes that
+come seldom are filled up with zeros, and filtered by plans of few sizes, which know the filter.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core import recent_filters
-from convalgos.core.plan import Plan
+from convalgos.core.plan import Plan, watchers
 from convalgos.core.plan_cache import weight
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal.new_sizes import (
-    ASKED,
+    calls_by_size,
     forget_size,
     is_nearly_as_long,
     is_new,
@@ -34,9 +34,9 @@ WAYS = ("cpu.depthwise.rows", "cpu.fft_lines")  # other plans are no faster than
 SHARE = 1 / 8  # of a run that preparing a filter may take where it is prepared at once
 LIMITS = Constraints(deny="cpu.reference")
 KEPT = 1 << 26  # bytes of plans that are kept
-# Elements of a size that has a plan of its own at once; those that are filtered before the next longer size
-# has one of those that are kept for sizes that come seldom; and the digits of these, in binary; Zen 4
-LARGE, PLANNED_LONGER, LONGER = 1 << 18, 1 << 14, 4
+# Elements of a size that has a plan of its own at once; those for which the next longer size has one of those
+# that are kept for sizes that come seldom, and has it in its second call; their digits, in binary; Zen 4
+LARGE, LONGER_AT_ONCE, LONGER_AT_SECOND, LONGER = 1 << 18, 1 << 14, 1 << 13, 4
 
 
 class LinePlan(NamedTuple):
@@ -73,7 +73,7 @@ def filtered_lines(
         if is_nearly_as_long(taps, n):
             if is_new_with_such_taps(n, taps, x.dtype.char):
                 return None
-        elif x.size < LARGE and is_new(key, 1, ASKED):
+        elif x.size < LARGE and is_new(key):
             return _as_longer(x, h, padding, count)
         else:
             forget_size(key)  # if its plan is let go, it has to come as often again
@@ -102,7 +102,7 @@ def _as_longer(x: np.ndarray, h: np.ndarray, padding: tuple[int, int], count: in
     key = (*x.shape[:-1], longer), h.size, x.dtype.char, padding, setting()
     known = _known[key]
     if known is UNKNOWN:
-        if is_new(key, x.size, PLANNED_LONGER):
+        if is_new(key, calls_by_size(x.size, LONGER_AT_ONCE, LONGER_AT_SECOND)):
             return None
         known = _kept(key)
     if known is None:
@@ -122,7 +122,7 @@ def _run(
     if prepared is None:
         if not np.isfinite(h).all():
             return None  # zeros beyond the ends would spread it
-        prepared = recent_filters.known_filter(plan, w, at_once)
+        prepared = recent_filters.known_filter(plan, w, at_once or bool(watchers))
         if prepared is None:
             return None
     y: np.ndarray = plan(x.reshape(known.x_shape), prepared, out=laid)

@@ -20,13 +20,7 @@ from convalgos.select import choose
 from convalgos.select.constraints import Constraints
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, larger, wanted_of
-from convalgos.signal.new_sizes import (
-    PLANNED,
-    PLANNED_AT_ONCE,
-    is_nearly_as_long,
-    is_new,
-    is_new_with_such_taps,
-)
+from convalgos.signal.new_sizes import calls_by_size, is_nearly_as_long, is_new, is_new_with_such_taps
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.whole_transforms import transformed_whole
 
@@ -38,6 +32,9 @@ FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
 BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
 PLANS = 2048  # that are kept at most
+# Elements of a size that has a plan at once, as transforms without one take longer than planning, and in its
+# second call; Zen 4
+AT_ONCE, AT_SECOND = 1 << 17, 1 << 14
 FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
@@ -148,14 +145,12 @@ def _is_new(
     x: np.ndarray, w: np.ndarray, convolved: list[int], wanted: list[tuple[int, int]], method: str
 ) -> bool:
     """Whether a size has not come so often that a plan is worth its making."""
-    elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
-    key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
     n, taps = x.shape[convolved[0]], w.shape[convolved[0]]
     if len(convolved) == 1 and is_nearly_as_long(taps, n):
         return is_new_with_such_taps(n, taps, x.dtype.char)
-    if elements < PLANNED_AT_ONCE:
-        elements = min(elements, PLANNED - 1)
-    return is_new(key, elements)
+    elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
+    key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
+    return is_new(key, calls_by_size(elements, AT_ONCE, AT_SECOND))
 
 
 def real_parts(array: np.ndarray, axis: int) -> np.ndarray:

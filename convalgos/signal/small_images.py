@@ -160,7 +160,7 @@ def _called(
     key = x.shape, w.shape, id(dtype), correlates, options
     known = known_calls[key]
     if known is UNKNOWN:
-        if not at_once and _is_tiny(in1, in2, make, options[0]) and is_new(key, 1, 2):
+        if not at_once and _is_tiny(in1, in2, make, options[0]) and is_new(key, 2):
             return None
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:

@@ -145,7 +145,7 @@ def _kept_lines(h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind:
     key = x.shape, h.size, id(wide), axis, behind
     known = known_calls[key]
     if known is UNKNOWN:
-        if is_tiny_line(x, h) and is_new(key, 1, 2):
+        if is_tiny_line(x, h) and is_new(key, 2):
             return np.convolve(x, h)[: x.size + behind]
         known = small_call(key, wide, _filtered, *key[:2], axis, behind)
     if known is None:
@@ -236,7 +236,7 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
     key = x.shape, x.strides, h.size, id(wide), id(h.dtype), up, down, axis, mode
     known = known_calls[key]
     if known is UNKNOWN:
-        if _are_few(x, h.size, up, down, axis) and is_new(key, 1, 2):
+        if _are_few(x, h.size, up, down, axis) and is_new(key, 2):
             return scipy.signal.upfirdn(h, x, up, down, axis, mode)  # type: ignore[no-any-return]
         known = small_call(key, wide, resampling_call, x, h.size, up, down, axis, mode, h.dtype)
     if known is None:

@@ -47,7 +47,7 @@ def small_both_axes(function: Function) -> Function:
             key = input.shape, input.dtype.char, hrow.size, hrow.dtype.char, hcol.size, hcol.dtype.char
             few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
             few &= hcol.size <= input.shape[0] and hrow.size <= input.shape[1]  # else SciPy reads beyond
-            if few and is_new(key, 1, 2):
+            if few and is_new(key, 2):
                 return scipy.signal.sepfir2d(input, hrow, hcol)
             if (char := CONVERTED.get(input.dtype.char)) is not None:
                 return short(input.astype(char), hrow, hcol)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from convalgos.cpu.layout.copied_borders import copy_one
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.runtime.plan import arguments
@@ -154,15 +155,6 @@ def _store(v: Vec, value: Value, out: Value, place: Value, rest: Value, m: int) 
         v.store(value, out, place)
     else:
         v.store_masked(value, out, place, v.mask(v.isub(rest, m * v.lanes)))
-
-
-@jit.helper
-def words_copied(size: int, target: int, source: int) -> None:
-    """An element of 4 or 8 bytes."""
-    if size == 4:
-        carray(pointer(target), 1, np.int32)[0] = carray(pointer(source), 1, np.int32)[0]
-    else:
-        carray(pointer(target), 1, np.int64)[0] = carray(pointer(source), 1, np.int64)[0]
 
 
 @jit.specialise
@@ -343,8 +335,8 @@ def pad_ends(
         column = columns[place]
         to = target + (place - first) * SIZE
         if column == OUTSIDE:
-            words_copied(SIZE, to, a.fill)
+            copy_one(SIZE, a.fill, to)
         elif begin <= column + a.low and column + a.low < stop:
-            words_copied(SIZE, to, target + (column + a.low - first) * SIZE)
+            copy_one(SIZE, target + (column + a.low - first) * SIZE, to)
         else:
             call(a.load, (source + column * a.x_size, to, 1))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.machine import Machine
+from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
-from convalgos.cpu.gemm.all_products import SUMS, sums_seconds
-from convalgos.cpu.gemm.lowering import LOWERING_FIELDS, Lowering, lower_map
+from convalgos.cpu.gemm.all_products import SUMS, AllProducts, sums_seconds
+from convalgos.cpu.gemm.lowering import LOWERING_FIELDS, Lowering, lower_map, lowering
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import block_filter_seconds
@@ -138,3 +140,20 @@ class LoweredPlan(KernelPlan):
         p = self._cut.problem
         w = w.reshape(p.groups, p.gemm_n, p.w_shape[1], *p.kernel)  # (g, K/g, C/g, T, R, S)
         return panel_packing.packed_panels(w, self._panels, self._order)
+
+
+class LoweredProducts(AllProducts):
+    """An algorithm that lays out the taps along one dimension."""
+
+    laid_along: ClassVar[int]  # `ROWS` or `COLUMNS`
+
+    def cost(self, problem: ConvProblem, machine: Machine) -> float:
+        return lowered_seconds(lowering(problem, self.laid_along), machine)
+
+    def workspace_bytes(self, problem: ConvProblem) -> int:
+        return 0 if problem.is_empty else lowered_bytes(lowering(problem, self.laid_along))
+
+    def plan(self, problem: ConvProblem) -> Plan:
+        cut = lowering(problem, self.laid_along)
+        order = np.argsort(cut.tap_offsets(), kind="stable")  # as the taps lie in memory
+        return LoweredPlan(problem, self, cut, order, panels.chunk(problem.gemm_k))

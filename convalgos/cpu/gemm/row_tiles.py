@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,10 +31,6 @@ class RowTile(NamedTuple):
 
     runs: int  # whole rows of a map, or 1
     length: int  # outputs of each
-
-    def code(self, most: int) -> int:
-        """A number for a tile of at most so many outputs."""
-        return self.runs * (most + 1) + self.length
 
 
 Counts = tuple[int, ...]  # slices, rows and columns of an image of a block
@@ -66,10 +62,7 @@ def tile_table(
         counts = {(r, q) for r in (rows, last_rows) for q in (columns, last_columns)}
         kinds = tuple(sorted({kind for r, q in counts for kind in _kinds(r, q, most)}))
         across, down = -(-columns // most), -(-rows // runs_of(columns, rows, most))
-    numbers = array("q", bytes(8 * (kinds[-1].code(most) + 1)))  # of a kind, by its code
-    for number, kind in enumerate(kinds):
-        numbers[kind.code(most)] = number
-    own = array("q", ends)
+    numbers, own = kind_numbers([tile_code(*kind, most) for kind in kinds]), array("q", ends)
     length = slices * down * across + 1  # blocks that are cut short have no more tiles
     table = np.empty(ways * length * len(TILE_WORDS), np.int64)
     values = (
@@ -83,10 +76,10 @@ def tile_table(
 
 @jit.specialise
 def fill_tiles() -> Callable[..., None]:
-    """`tile_table`."""
+    """`tile_table`; each task has a record, and a table, of its own."""
 
     def fill_tiles(args: int, task: int) -> None:
-        a = carray(pointer(args), 1, TABLE_OF_TILES)[0]
+        a = carray(pointer(args), task + 1, TABLE_OF_TILES)[task]
         own, numbers = carray(pointer(a.own), 1, np.int64), carray(pointer(a.numbers), 1, np.int64)
         for way in range(a.ways):
             tile = carray(pointer(a.table + way * a.length * ROW_TILE_BYTES), a.length, ROW_TILE)
@@ -103,10 +96,10 @@ def fill_tiles() -> Callable[..., None]:
                     runs = min(high, rows - j * high)
                     x = i * a.x_slice + j * high * a.x_row
                     y = i * a.y_slice + j * high * a.y_row
+                    end = 0
                     for k in range(across):
-                        first, end = k * columns // across, (k + 1) * columns // across
-                        if a.ends:
-                            first, end = own[k], own[k + 1]
+                        first = end
+                        end = own[k + 1] if a.ends else (k + 1) * columns // across
                         tile[at].x = x + first * a.x_column
                         tile[at].y = y + first * a.y_column
                         tile[at].outputs = runs * (end - first)
@@ -121,11 +114,28 @@ def fill_tiles() -> Callable[..., None]:
 def _kinds(rows: int, columns: int, most: int) -> Iterator[RowTile]:
     """The tiles of a block."""
     high = runs_of(columns, rows, most)
-    length, longer = divmod(columns, -(-columns // most))
     for runs in {high, rows % high or high}:
-        yield RowTile(runs, length)
-        if longer:
-            yield RowTile(runs, length + 1)
+        for length in even_lengths(columns, most):
+            yield RowTile(runs, length)
+
+
+def even_lengths(columns: int, most: int) -> tuple[int, ...]:
+    """Of the tiles of a row: one, or two that differ by one output."""
+    length, longer = divmod(columns, -(-columns // most))
+    return (length, length + 1) if longer else (length,)
+
+
+def tile_code(runs: int, length: int, most: int) -> int:
+    """A number for a tile of at most so many outputs."""
+    return runs * (most + 1) + length
+
+
+def kind_numbers(codes: Sequence[int]) -> array[int]:
+    """The place of each of some tiles among them, by its code; they ascend."""
+    numbers = array("q", bytes(8 * (codes[-1] + 1)))
+    for number, code in enumerate(codes):
+        numbers[code] = number
+    return numbers
 
 
 def along_row(columns: int, most: int) -> np.ndarray:

@@ -15,7 +15,6 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
-from convalgos.core.profiles import units_are_narrow
 from convalgos.cpu.layout.channel_vectors import gather, place
 from convalgos.cpu.pooling.blocks import WINDOWS, pool_blocks
 from convalgos.cpu.pooling.drivers import (
@@ -27,6 +26,7 @@ from convalgos.cpu.pooling.drivers import (
     pool_slices,
 )
 from convalgos.cpu.pooling.elements import FLOAT, MAX, MEAN
+from convalgos.cpu.pooling.planar_forms import PLANES, ROWS, SLICES, planar_form
 from convalgos.cpu.pooling.reductions import UNROLLED, split_stride
 from convalgos.cpu.pooling.runs import Computed, KernelRuns, widened
 from convalgos.cpu.pooling.tables import (
@@ -44,13 +44,7 @@ from convalgos.cpu.runtime.threads import THREAD_UNITS
 from convalgos.cpu.vectors import simd
 
 SCRATCH = 1 << 14  # bytes of a row that is reduced along: a part of L1
-SQUARES = 1 << 18  # and of the map of a vector of channels, which may lie in L2
-NARROW = 2  # vectors of a row up to which lanes are channels,
-NARROW_IF_PARTLY, FILLED = 3, 0.85  # or where outputs fill less of theirs, or elements are taken apart singly
 MANY_TAPS = 4  # of a row, from which on the rows of a window in a block of channels are reduced first
-# Vectors of a row up to which windows are reduced over slices first, and their rows from which on they are
-# of wide rows, too (Zen 4, two threads, 1800 random maps: 1.5 times as fast there)
-OF_SLICES, MANY_ROWS = 3, 16
 OVERLAP = 3  # windows over each row, from which on these are to stay in L1
 
 
@@ -140,7 +134,7 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     """(values of the driver's record, the driver)."""
     n, channels = problem.x_shape[:2]
     depth, height, width = in_three(problem)
-    size, lanes, form, _ = kinds
+    size, lanes, _, _ = kinds
     last = problem.layout == "channels_last"
     if problem.layout in BLOCKS:
         return _in_blocks(problem, kinds)
@@ -153,18 +147,15 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     if not last:
         if problem.y_layout in BLOCKS and n > 1 and channels % BLOCKS[problem.y_layout]:
             raise Unsupported(f"writes whole blocks of channels only in {problem.y_layout}, not {channels}")
-        for _ in range(2):  # whole rows are one longer row, and whole slices
-            merged = height.over_rows_of(width)
-            if merged is not None:
-                depth, height, width = POINT, depth, merged
+        order, depth, height, width = planar_form(problem, kinds[:3])
         pixels = depth.size * height.size * width.size
-        if width.is_whole and pixels == width.size:
+        if order == PLANES:
             values |= {"taps": pixels, "x_plane": pixels, "scratch_bytes": 0}
             return values | _counts(depth, height, width, kinds), pool_planes(*kinds)
-        if form != FLOAT or not _takes_pixels(n, channels, pixels, width, lanes, size):
-            if _in_slices(depth, height, width, kinds):
-                more = _slices_of(depth, height, width, kinds)
-                return values | more, pool_slices(*kinds, split_stride(width.stride, lanes))
+        if order == SLICES:
+            more = _slices_of(depth, height, width, kinds)
+            return values | more, pool_slices(*kinds, split_stride(width.stride, lanes))
+        if order == ROWS:
             more = _in_rows(depth, height, width, 1, 1, kinds)
             return values | more, pool_channels_first(*kinds, split_stride(width.stride, lanes))
         values |= _in_rows(depth, height, width, lanes, lanes, kinds)
@@ -190,23 +181,6 @@ def _values(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dic
     return values, pool_channels_last(*kinds)
 
 
-def _in_slices(
-    depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
-) -> bool:
-    """Whether windows with channels first are reduced over whole slices first, which are to lie in L2.
-
-    Of wide rows only those of tall windows gain. Where slices lie apart no step is saved, but vectors are
-    filled, which counts where these take two cycles.
-    """
-    size, lanes, _, reduction = kinds
-    if depth.size == 1 or height.size * width.size * size > SQUARES:
-        return False
-    filled = reduction == MAX or width.size > lanes  # means divide vectors of few outputs
-    if depth.kernel <= depth.stride and not (units_are_narrow() and filled):
-        return False
-    return width.size <= OF_SLICES * lanes or depth.kernel * height.kernel >= MANY_ROWS
-
-
 def _slices_of(
     depth: PoolWindows, height: PoolWindows, width: PoolWindows, kinds: tuple[int, int, int, int]
 ) -> dict[str, Any]:
@@ -222,16 +196,6 @@ def _slices_of(
         "rows": rows, "row_table": rows_table(POINT, height, width.size), "slice_elements": elements,
         "pitch": pitch, "scratch_bytes": whole_lines((elements + (rows + 2) * pitch) * size),
     }  # fmt: skip
-
-
-def _takes_pixels(n: int, channels: int, pixels: int, width: PoolWindows, lanes: int, size: int) -> bool:
-    """Whether maps with channels first are brought into vectors of channels: narrow ones, that fit L2."""
-    if channels < lanes // 2 or pixels * lanes * size > SQUARES:
-        return False
-    outputs = len(width.first)
-    partly = outputs < FILLED * lanes * -(-outputs // lanes) or not split_stride(width.stride, lanes)
-    shared = n * -(-channels // lanes) >= jit.thread_count()
-    return width.size <= (NARROW_IF_PARTLY if partly and shared else NARROW) * lanes
 
 
 def _in_blocks(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[dict[str, Any], int]:

@@ -54,7 +54,7 @@ def winograd_points(
 def _gather_up(
     v: simd.Vec, matrix: Any, dims: Any, source: Any, point_step: Any, store: Callable[[int, int, Any], None]
 ) -> None:
-    """Points to pixels (i, j), which are stored."""
+    """Points, `point_step` apart, to pixels (i, j), which are stored."""
     read = v.pointer(source)
 
     def load(i: Any, j: Any) -> Any:
@@ -203,18 +203,14 @@ def winograd_tile_added(
 
     Tiles come row by row: the last m rows and columns of each are of no tile before it.
     """
-    matrix = _turned(cook_toom(M, R).BT)
-    read, to = v.pointer(source), v.pointer(target)
+    to = v.pointer(target)
 
-    def load(i: Any, j: Any) -> Any:
-        return v.load(read, v.imul(point_step, i * len(matrix) + j))
-
-    def store(i: Any, j: Any, value: Any) -> None:
+    def store(i: int, j: int, value: Any) -> None:
         at = v.iadd(v.imul(row_step, i), v.imul(column_step, j))
         held = j < R - 1 or (i < R - 1 and DIMS == 2)
         v.store(v.fadd(value, v.load(to, at)) if held else value, to, at)
 
-    multiply_2d(_axpy(v), *_matrices(matrix, DIMS), load, store)
+    _gather_up(v, _turned(cook_toom(M, R).BT), DIMS, source, point_step, store)
 
 
 @jit.specialise

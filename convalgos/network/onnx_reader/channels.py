@@ -31,6 +31,19 @@ def rank_of(node: OnnxNode, model: OnnxModel) -> int:
     return len(model.shape(node.inputs[0]) or ())
 
 
+def split_channels(
+    first: OnnxNode, last: OnnxNode, model: OnnxModel
+) -> tuple[DynamicShape, DynamicShape, int] | None:
+    """(shape, shape after `first`, parts) where it cuts channels into parts, and `last` undoes it."""
+    x, split, y = (model.tried_shape(name) for name in (first.inputs[0], first.outputs[0], last.outputs[0]))
+    if x is None or split is None or x != y or min(len(x), len(split)) < 2:
+        return None
+    channels, parts = x[1], split[1]
+    if not isinstance(channels, int) or not isinstance(parts, int) or channels % max(1, parts):
+        return None
+    return x, split, parts
+
+
 def by_last_dimension(node: OnnxNode, model: OnnxModel, make: Callable[[str, str], Steps]) -> Steps:
     """Steps of a node whose channels are the last dimension, as those of a map between two transposes.
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from convalgos.core.arguments import shown
 from convalgos.network.mapped_weights import MAPPED, MappedWeights, mapped_weights
 from convalgos.network.onnx_reader.messages import dtype_of, messages
+from convalgos.network.onnx_reader.order import bodies_of
 
 GRAPH, RAW_DATA = 7, 9  # fields of ModelProto and of TensorProto,
 INITIALIZER, NODE = 5, 1  # of GraphProto,
@@ -85,9 +86,10 @@ def _lies_outside(tensor: Any) -> bool:
 def _tensors_of(graph: Any) -> Iterator[Any]:
     """The tensors of a GraphProto, of its nodes, and of the bodies in these."""
     yield from graph.initializer
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
-        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
+        for body in bodies_of(node):
             yield from _tensors_of(body)
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 
 from convalgos.network.group_norms import GroupNormalization
-from convalgos.network.onnx_reader.channels import Steps
+from convalgos.network.onnx_reader.channels import Steps, split_channels
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.named import Named, with_patterns_named
 
@@ -44,13 +44,10 @@ def _named(last: OnnxNode, model: OnnxModel, readers: Counter[str]) -> Named | N
 
 def _groups(first: OnnxNode, last: OnnxNode, model: OnnxModel) -> int:
     """Into how many groups channels are put before they are as they were; 0 where they are not."""
-    x, split, y = (model.tried_shape(name) for name in (first.inputs[0], first.outputs[0], last.outputs[0]))
-    if x is None or split is None or x != y or len(split) != 3 or split[0] != x[0]:
+    if (found := split_channels(first, last, model)) is None:
         return 0
-    channels, groups = x[1], split[1]
-    if not isinstance(channels, int) or not isinstance(groups, int) or channels % max(1, groups):
-        return 0
-    return groups
+    x, split, groups = found
+    return groups if len(split) == 3 and split[0] == x[0] else 0
 
 
 def group_norm(node: OnnxNode, model: OnnxModel) -> Steps:

@@ -19,7 +19,7 @@ from convalgos.network.onnx_reader.messages import (
     node_of,
     tensor_of,
 )
-from convalgos.network.onnx_reader.order import read_by
+from convalgos.network.onnx_reader.order import bodies_of, read_by
 from convalgos.network.onnx_reader.sizes import ONNX_NAMES
 from convalgos.network.onnx_reader.types import BOOL
 
@@ -224,16 +224,15 @@ def _renamed(node: Any, names: Mapping[str, str]) -> Any:
         found = [names.get(name, name) for name in field]
         del field[:]
         field.extend(found)
-    for attribute in own.attribute:
-        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            inside = {v.name for v in (*body.input, *body.initializer)}
-            inside |= {name for inner in body.node for name in inner.output}
-            outer = {name: other for name, other in names.items() if name not in inside}
-            nodes = [_renamed(inner, outer) for inner in body.node]
-            del body.node[:]
-            body.node.extend(nodes)
-            for value in body.output:
-                value.name = outer.get(value.name, value.name)
+    for body in bodies_of(own):
+        inside = {v.name for v in (*body.input, *body.initializer)}
+        inside |= {name for inner in body.node for name in inner.output}
+        outer = {name: other for name, other in names.items() if name not in inside}
+        nodes = [_renamed(inner, outer) for inner in body.node]
+        del body.node[:]
+        body.node.extend(nodes)
+        for value in body.output:
+            value.name = outer.get(value.name, value.name)
     return own
 
 

@@ -54,13 +54,20 @@ def read_by(node: Any) -> list[str]:
 def captured_by(node: Any) -> list[str]:
     """Values of the graph around it that the bodies of an If, a Loop or a Scan read."""
     found = []
+    for body in bodies_of(node):
+        own = {v.name for v in (*body.input, *body.initializer)}
+        for inner in body.node:
+            found += [n for n in (*inner.input, *captured_by(inner)) if n not in own]
+            own |= {*inner.output}
+        found += [v.name for v in body.output if v.name not in own]
+    return found
+
+
+def bodies_of(node: Any) -> list[Any]:
+    """The graphs in a node, as the branches of an If."""
+    found = []
     for attribute in node.attribute:
-        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            own = {v.name for v in (*body.input, *body.initializer)}
-            for inner in body.node:
-                found += [n for n in (*inner.input, *captured_by(inner)) if n not in own]
-                own |= {*inner.output}
-            found += [v.name for v in body.output if v.name not in own]
+        found += [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return found
 
 

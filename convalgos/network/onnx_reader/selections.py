@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from convalgos.network.graph import ChannelSelection
-from convalgos.network.onnx_reader.channels import Steps, rank_of
+from convalgos.network.onnx_reader.channels import Steps, rank_of, split_channels
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.moves import split_elements
 from convalgos.network.onnx_reader.named import Named, with_patterns_named
@@ -35,15 +35,12 @@ def _named(last: OnnxNode, model: OnnxModel, readers: Counter[str]) -> Named | N
 
 def _shuffled_groups(first: OnnxNode, turned: OnnxNode, last: OnnxNode, model: OnnxModel) -> int:
     """How many groups of channels are dealt out in turn; 0 where it is something else."""
-    x, split, y = (model.tried_shape(name) for name in (first.inputs[0], first.outputs[0], last.outputs[0]))
-    if x is None or split is None or x != y or len(split) != len(x) + 1:
+    if (found := split_channels(first, last, model)) is None:
         return 0
-    channels, groups = x[1], split[1]
-    if not isinstance(channels, int) or not isinstance(groups, int) or channels % max(1, groups):
-        return 0
+    x, split, groups = found
     swapped = [0, 2, 1, *range(3, len(split))]
-    rest_as_it_was = (x[0], *x[2:]) == (split[0], *split[3:])
-    return groups if rest_as_it_was and list(turned.attributes.get("perm", ())) == swapped else 0
+    as_it_was = len(split) == len(x) + 1 and (x[0], *x[2:]) == (split[0], *split[3:])
+    return groups if as_it_was and list(turned.attributes.get("perm", ())) == swapped else 0
 
 
 def channel_shuffle(node: OnnxNode, model: OnnxModel) -> Steps:

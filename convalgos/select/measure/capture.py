@@ -19,7 +19,7 @@ import os
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from glob import escape
 from pathlib import Path
@@ -32,6 +32,7 @@ from convalgos.core.problem import ConvProblem
 VARIABLE = "CONVALGOS_CAPTURE"
 DIGITS = 20  # of a count that is written again and again in its place
 SUFFIX = ".counts"  # of the file of a process
+COUNTED = "# with the counts of"  # files that are about to go: what distinguishes their names follows
 MOST = 1 << 60  # runs of a problem
 PATIENCE = 5.0  # seconds that a program waits at its end to add its counts
 
@@ -71,8 +72,7 @@ def read_capture(path: str | Path) -> Counter[ConvProblem]:
     path = Path(path)
     own = _files_of_processes(path)
     found = _read(path) if path.exists() or not own else Counter()
-    for file in own:
-        found.update(_read_own(file))
+    found.update(_not_added(path, own))
     return found
 
 
@@ -86,13 +86,7 @@ def gather_counts(path: str | Path) -> Counter[ConvProblem]:
     if _files_of_processes(path):
         with locked(path, PATIENCE), ExitStack() as stack:
             left = [own for own in _files_of_processes(path) if stack.enter_context(_deserted(own))]
-            more: Counter[ConvProblem] = Counter()
-            for own in left:
-                more.update(_read_own(own))
-            if more:
-                _add(path, more)
-            for own in left:
-                own.unlink(missing_ok=True)
+            _take_over(path, left)
     return _read(path) if path.exists() else Counter()
 
 
@@ -170,13 +164,16 @@ class _Counts:
 # --- inside ----------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> Counter[ConvProblem]:
+def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
+
+
+def _read(path: Path) -> Counter[ConvProblem]:
     found: Counter[ConvProblem] = Counter()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         try:
             found.update(_parsed(line))
         except ValueError as error:
@@ -209,11 +206,36 @@ def _parsed(line: str) -> dict[ConvProblem, int]:
     return {ConvProblem.parse(" ".join(words)): count}
 
 
-def _add(path: Path, more: Mapping[ConvProblem, int]) -> None:
-    total = _read(path) if path.exists() else Counter()
-    total.update(more)
-    lines = sorted((-count, str(problem)) for problem, count in total.items())
-    write_atomic(path, "".join(f"{-count} {problem}\n" for count, problem in lines))
+def _take_over(path: Path, left: Sequence[Path]) -> None:
+    """Add what files hold, and remove them. A process that is ended meanwhile has added all or nothing, and
+    the next one adds nothing twice."""
+    more = _not_added(path, left)
+    if more:
+        total = _read(path) if path.exists() else Counter()
+        total.update(more)
+        lines = sorted((-count, str(problem)) for problem, count in total.items())
+        text = "".join(f"{-count} {problem}\n" for count, problem in lines)
+        write_atomic(path, f"{text}{' '.join([COUNTED, *(_own_name(path, own) for own in left)])}\n")
+    for own in left:
+        own.unlink(missing_ok=True)
+    if more:
+        write_atomic(path, text)
+
+
+def _not_added(path: Path, own: Sequence[Path]) -> Counter[ConvProblem]:
+    """What files of processes hold that are not part of the common one already."""
+    told = [line for line in (_lines(path) if path.exists() else ()) if line.startswith(COUNTED)]
+    added = {name for line in told for name in line.removeprefix(COUNTED).split()}
+    found: Counter[ConvProblem] = Counter()
+    for file in own:
+        if _own_name(path, file) not in added:
+            found.update(_read_own(file))
+    return found
+
+
+def _own_name(path: Path, own: Path) -> str:
+    """What distinguishes the file of a process from others beside the common one."""
+    return own.name[len(path.name) + 1 : -len(SUFFIX)]
 
 
 def _files_of_processes(path: Path) -> list[Path]:

@@ -71,7 +71,7 @@ from convalgos.cpu.layout import (
     strided_rows,
 )
 from convalgos.cpu.runtime import array_calls, array_pass, compile_notice, finish, half, jit, mkl, packs
-from convalgos.cpu.separable import band_kernels, band_tiles
+from convalgos.cpu.separable import band_kernels
 from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import kernels as spectral_kernels
@@ -176,7 +176,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     row_driver.sum_row_blocks, direct_weights.sum_gradients, spectral_kernels.run_chunks,
     outer_driver.sum_channels, outer_driver.store_channels, row_tiles.fill_tiles, jit.of_borrowed,
     packed_plan.sum_packed_blocks, blocked_plan.sum_blocked, patches.multiply_patches,
-    band_kernels.run_separable_bands, band_tiles.fill_band_tiles, weights_driver.share_weight_box,
+    band_kernels.run_separable_bands, weights_driver.share_weight_box,
     jit.data_address, jit.of_threads, jit.table_address, array_pass.finish_share, array_calls.array_call,
     mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, sparse_kernels.sum_sparse,
     upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,

@@ -23,7 +23,7 @@ from convalgos import signal
 from convalgos.select import choose, registry
 from convalgos.select.measure import capture, timing
 from convalgos.select.measure.timing import Progress, silent
-from convalgos.signal import convolution, modes, new_sizes, problems
+from convalgos.signal import convolution, modes, problems
 from convalgos.tools.console.text_table import Column, print_table
 
 METHODS = ("direct", "fft")
@@ -113,8 +113,7 @@ def time_choice(shape1: Shape, shape2: Shape, mode: str, *, rounds: int = 2) -> 
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal(shape1), rng.standard_normal(shape2)
     with capture.capture() as ran:
-        for _ in range(new_sizes.ASKED):  # until the size has a plan, which short signals do without
-            convolution.by_plan(x, w, mode, "auto")
+        convolution.by_plan(x, w, mode, "auto")
     *_, problem = ran
     candidates = choose.rank(problem, "cpu", problems.limits_of_method("auto")).candidates
     pick = candidates[0].id
