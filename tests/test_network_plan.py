@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import weakref
 from hashlib import sha256
 
 import numpy as np
@@ -242,6 +243,47 @@ def test_kernels_are_told_where_inputs_and_outputs_lie():
         windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))  # (n, c, p, q, r, s)
         mean = np.maximum(np.einsum("ncpqrs,kcrs->nkpq", windows, first), 0).mean((2, 3))
         np.testing.assert_allclose(y, mean @ last[:, :, 0, 0].T, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_like_the_last_ones_are_looked_at_as_closely_where_they_differ():
+    """A call takes the shape of the call before for right; all else of an array may be another."""
+    rng = np.random.default_rng(11)
+    w = rng.standard_normal((4, 3, 3, 3), np.float32)
+    net = Network(NetworkGraph(("x",), ("y",), (Convolution("a", ("x",), "y", w),), {"x": ("n", 3, "h", 9)}))
+    x = rng.standard_normal((2, 3, 8, 9), np.float32)
+    y = net(x)
+    apart = np.zeros((2, 3, 8, 18), np.float32)[..., ::2]
+    apart[...] = x
+    off = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(x.shape)
+    off[...] = x
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    for given in (apart, off, fixed, np.asfortranarray(x), x.astype(">f4")):
+        assert np.array_equal(net(given), y)
+    for given, error in ((x.astype(np.float64), TypeError), (x[..., :8], ValueError), (x[0], ValueError)):
+        with pytest.raises(error, match="x has"):
+            net(given)
+    assert np.array_equal(net(x), y)
+
+
+def test_a_run_computes_in_the_memory_that_it_takes():
+    """One at a time in the same, where a larger plan came between in another, and two at once in two."""
+    rng = np.random.default_rng(12)
+    w = [rng.standard_normal((4, c, 3, 3), np.float32) for c in (3, 4)]
+    steps = (Convolution("a", ("x",), "h", w[0], padding=1), Convolution("b", ("h",), "y", w[1], padding=1))
+    net = Network(NetworkGraph(("x",), ("y",), steps, {"x": ("n", 3, "h", "w")}))
+    small, large = (rng.standard_normal((1, 3, n, n), np.float32) for n in (8, 60))
+    y = net(small)
+    executor = net.plans()[0]._executor
+    (memory,) = executor._contexts
+    assert np.array_equal(net(small), y) and list(executor._contexts) == [memory]
+    net(large)
+    gone = weakref.ref(memory)
+    del memory
+    assert np.array_equal(net(small), y) and gone() is None  # nothing holds what was too small
+    assert len(executor._contexts) == 1
+    net._memories.take(0)  # another run has it
+    assert np.array_equal(net(small), y) and len(executor._contexts) == 2
 
 
 def test_shapes_of_similar_work_take_layouts_and_algorithms():

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Mapping, Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty
+from convalgos.core import allocator
 from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.layouts import array_shape
@@ -28,7 +28,7 @@ from convalgos.network.graph import Foreign, NetworkGraph
 from convalgos.network.known_values import known_arrays
 from convalgos.network.memory import Memory, MemoryPool
 from convalgos.network.planned import Planned, PlannedStep
-from convalgos.network.run_parts import Arrays
+from convalgos.network.run_parts import Arrays, nothing
 from convalgos.network.run_structure import RunStructure
 from convalgos.network.step_options import CONVOLUTIONS
 
@@ -51,6 +51,7 @@ class Executor:
         self.structure = self._structure_of(like)
         self.moving, self.shown = self.structure.moving, self.structure.shown
         self._contexts: WeakKeyDictionary[Memory, Context] = WeakKeyDictionary()
+        self._recent: tuple[Callable[[], Memory | None], Callable[[], Context | None]] = nothing, nothing
 
     def _structure_of(self, like: Executor | None) -> RunStructure:
         """That of one for other sizes, whose values share memory alike and whose filters are the same."""
@@ -67,15 +68,36 @@ class Executor:
             inputs: in the order of the graph's, C-contiguous, of the shapes that were planned for.
         """
         arrays = self.arrays(inputs)
-        with self.memories.taken(self.planned.arena_bytes) as memory:
+        memory = self.memories.take(self.planned.arena_bytes)
+        try:
+            for part in self._context_of(memory).parts:
+                part(arrays)
+        finally:
+            self.memories.give_back(memory)
+        found = list(map(arrays.__getitem__, self.graph.outputs))
+        return found if self._writes_each else self._each_by_itself(found)
+
+    def _context_of(self, memory: Memory) -> Context:
+        """That of a piece of memory; mostly the one of the last run, which is found sooner."""
+        of_memory, recent = self._recent
+        context = recent() if of_memory() is memory else None
+        if context is None:
             context = self._contexts.get(memory)
             if context is None:
                 context = self._contexts[memory] = Context(self, memory)
-            for part in context.parts:
-                part(arrays)
+            self._recent = ref(memory), ref(context)
+        return context
+
+    @cached_attribute
+    def _writes_each(self) -> bool:
+        """Whether each output is written by a step, and none twice."""
+        outputs = self.graph.outputs
+        return self.structure.written.issuperset(outputs) and len({*outputs}) == len(outputs)
+
+    def _each_by_itself(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs of which some are inputs, or known, or the same, with copies of these."""
         found: list[np.ndarray] = []
-        for name in self.graph.outputs:
-            y = arrays[name]
+        for name, y in zip(self.graph.outputs, outputs, strict=True):
             own = name in self.structure.written and all(y is not other for other in found)
             found.append(y if own else y.copy())
         return found
@@ -88,17 +110,22 @@ class Executor:
     def arrays(self, inputs: Sequence[np.ndarray]) -> Arrays:
         """What moves: the inputs, in their order, and new arrays for the outputs."""
         arrays = dict(zip(self.graph.inputs, inputs, strict=True))
-        for name in self.graph.outputs:
-            if name in self.structure.written:
-                arrays[name] = self.new_array(name)
+        for name, shape, dtype in self._results:
+            arrays[name] = allocator.new_array(shape, dtype)
         for name, output in self.shown.items():
             arrays[name] = arrays[output].reshape(self.array_shape(name))
         return arrays
 
+    @cached_attribute
+    def _results(self) -> tuple[tuple[str, Shape, np.dtype], ...]:
+        """Outputs that steps write, with the shapes and types of their arrays."""
+        names = [name for name in self.graph.outputs if name in self.structure.written]
+        return tuple([(n, self.array_shape(n), np.dtype(self.planned.dtype(n))) for n in names])
+
     def new_array(self, name: str) -> np.ndarray:
         """An uninitialised array for a value."""
         shape = self.array_shape(name)
-        return aligned_empty(math.prod(shape), self.planned.dtype(name)).reshape(shape)
+        return allocator.aligned_empty(math.prod(shape), self.planned.dtype(name)).reshape(shape)
 
     def array_shape(self, name: str) -> Shape:
         """The shape of the array of a value, in its layout."""

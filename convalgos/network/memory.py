@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -29,17 +27,8 @@ class MemoryPool:
         self._free: list[Memory] = []
         self._made = False
 
-    @contextmanager
-    def taken(self, nbytes: int) -> Iterator[Memory]:
-        """A piece of at least so many bytes, which is nobody else's until the end."""
-        memory = self._take(nbytes)
-        try:
-            yield memory
-        finally:
-            with self._lock:
-                self._free.append(memory)
-
-    def _take(self, nbytes: int) -> Memory:
+    def take(self, nbytes: int) -> Memory:
+        """A piece of at least so many bytes, which is nobody else's until it is given back."""
         with self._lock:
             if self._free:
                 found = self._free.pop()
@@ -48,3 +37,8 @@ class MemoryPool:
             room = GROWN if self._made else 1.0  # the first is that of a network of one shape, mostly
             self._made = True
         return Memory(int(nbytes * room))
+
+    def give_back(self, memory: Memory) -> None:
+        """What was taken may be taken again."""
+        with self._lock:
+            self._free.append(memory)

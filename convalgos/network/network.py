@@ -102,6 +102,8 @@ class Network:
         self.graph = graph
         self._plans: RecentPlans[NetworkPlan] = RecentPlans()
         self._memories = MemoryPool()
+        self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
+        self._right_shapes: dict[str, Shape] = {}  # of the last inputs, which need not be looked at again
         self._refining = threading.Lock()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
@@ -233,7 +235,7 @@ class Network:
         """All outputs, new arrays, of inputs as `checked` gives them."""
         if self._staged is not None:
             return self._staged.run(views)
-        key = tuple(view.shape for view in views)
+        key = tuple([view.shape for view in views])
         plan = self._plans.get(key)
         if plan is None:
             plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
@@ -299,11 +301,15 @@ class Network:
 
     def _checked(self, name: str, array: Any) -> np.ndarray:
         """An input, contiguous and aligned, of the right dtype and with the sizes that are declared."""
-        view = as_numpy(name, array)
-        dtype = np.dtype(self.graph.dtypes.get(name, "float32"))
+        dtype = self._dtypes[name]
+        plain = type(array) is np.ndarray and array.dtype == dtype and array.flags.carray
+        view: np.ndarray = array if plain else as_numpy(name, array)
+        if plain and view.shape == self._right_shapes.get(name):
+            return view
         if not same_dtype(view.dtype, dtype):
             raise TypeError(f"{name} has dtype {view.dtype}, but the network takes {dtype}")
         self._check_shape(name, view.shape)
+        self._right_shapes[name] = view.shape
         found = np.asarray(view, dtype, order="C")  # ascontiguousarray gives a number a dimension
         return found if found.flags.aligned else found.copy()
 

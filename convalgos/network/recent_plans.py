@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from convalgos.core.arguments import Shape
@@ -38,9 +37,12 @@ class RecentPlans(Generic[AnyPlan]):
     def get(self, shapes: Shapes) -> AnyPlan | None:
         """That for these shapes, which goes the last from now on."""
         found = self._all.get(shapes)
-        if found is not None:
-            with suppress(KeyError):  # another thread has let go of it just now
-                self._all.move_to_end(shapes)
+        if found is None:
+            return None
+        try:
+            self._all.move_to_end(shapes)
+        except KeyError:  # another thread has let go of it just now
+            return found
         return found
 
     def is_rough(self, shapes: Shapes) -> bool:

@@ -46,6 +46,7 @@ class Session:
         values = {v.name: v for v in (*read.proto.graph.input, *read.proto.graph.output)}
         self._inputs = [_told(values[name]) for name in read.inputs]
         self._outputs = [_told(values[name]) for name in read.outputs]
+        self._names = list(read.outputs)
         self.network = Network(graph_of(read))
 
     def get_inputs(self) -> list[SessionValue]:
@@ -66,13 +67,15 @@ class Session:
             ValueError: an input is missing, a name is none of the model's, or a shape is wrong.
             TypeError: an input has a wrong dtype, or it is no list of names or no dict that is given.
         """
-        known = [value.name for value in self._outputs]
+        known = self._names
         if isinstance(output_names, str):
             raise TypeError(f"output_names={output_names!r} must be None or a list of names, of {known}")
-        wanted = known if output_names is None else list(output_names)
-        if unknown := [name for name in wanted if name not in known]:
+        wanted = None if output_names is None else list(output_names)
+        if unknown := [name for name in wanted or () if name not in known]:
             raise ValueError(f"output_names has {unknown}; the model has {known}")
         found = self.network.run(self.network.checked(feeds))
+        if wanted is None or wanted == known:
+            return found
         by_name = dict(zip(known, found, strict=True))
         return [by_name[name] for name in wanted]
 
