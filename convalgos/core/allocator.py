@@ -42,7 +42,7 @@ class _Memory(NamedTuple):
 
 _kept: list[_Memory] = []  # the oldest first
 _idle: list[_Memory] = []  # what found no place among these, and whose pages are the system's to take
-_of_call = threading.local()  # whether what a thread asks for now is of one call only
+_of_call = threading.local()  # whether what a thread asks for now is of one call only, and its `offering`
 # Only `release_arrays` waits for it: garbage may be collected, and an array go, amid any line here.
 _lock = guarded(threading.Lock())
 
@@ -72,6 +72,9 @@ def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
     """
     nbytes = count * np.dtype(dtype).itemsize
     if nbytes >= LARGE:
+        offer = getattr(_of_call, "offer", None)
+        if offer is not None and (place := offer.of(nbytes)) is not None:
+            return np.asarray(place.view(dtype))
         idles = idles or getattr(_of_call, "idles", False)
         return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes, idles)).view(dtype)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -104,6 +107,35 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
     ends = list(accumulate(map(whole_lines, sizes), initial=0))
     whole = aligned_empty(ends[-1], np.uint8)
     return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
+
+
+class Offer:
+    """A place for one large array of some thread, which lies there where it asks for `least` to `most` bytes.
+
+    Args:
+        place: gives that of so many bytes, or None.
+    """
+
+    def __init__(self, least: int, most: int, place: Callable[[int], np.ndarray | None]):
+        self.least, self.most, self._place = least, most, place
+        self.asked = False  # whether it was asked for its place
+
+    def of(self, nbytes: int) -> np.ndarray | None:
+        """The place of an array of so many bytes, if it is for one of these."""
+        if self.asked or not self.least <= nbytes <= self.most:
+            return None
+        self.asked = True
+        return self._place(nbytes)
+
+
+@contextmanager
+def offering(offer: Offer) -> Iterator[None]:
+    """Let this thread have an offer meanwhile."""
+    _of_call.offer = offer
+    try:
+        yield
+    finally:
+        _of_call.offer = None
 
 
 @contextmanager

@@ -223,6 +223,8 @@ class _Search:
 def _without_least_of_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(the matrix less the least of each row, these). A row of infinities is left with zeros."""
     least = matrix.min(1)
+    if least.max(initial=0.0) < math.inf:
+        return matrix - least[:, None], least
     with np.errstate(invalid="ignore"):  # inf - inf
         rest = np.where(np.isinf(least)[:, None], 0.0, matrix - least[:, None])
     return rest, least
