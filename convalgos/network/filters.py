@@ -31,6 +31,7 @@ class NetworkFilter(NamedTuple):
 
 
 HUGE = 1 << 26  # bytes from which on a filter is prepared alone, before the others: it may be copied for that
+EARLY = 1 << 21  # bytes from which on one is prepared before smaller ones
 SOME = 4  # filters of each thread, after which is given back what they were prepared in,
 SOME_BYTES = 1 << 23  # or fewer of so many bytes in all
 FILTERED = Convolution | TransposedConvolution | QuantizedConvolution | JoinedConvolutions | ScaledConvolution
@@ -93,6 +94,7 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
     if huge:
         release_arrays()  # what they were prepared in
     nbytes = {wanted: _nbytes(planned_step) for wanted, planned_step in missing.items()}
+    missing = {wanted: missing[wanted] for wanted in _large_first(nbytes)}
     told = [_told(planned_step) for planned_step in missing.values()]
     row = FilterRow(sum(map(at_most, told))) if sum(nbytes.values()) >= LARGE else None
     copies = Copies()
@@ -107,7 +109,7 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
         for some in _groups(missing, nbytes):
             steps = map(missing.__getitem__, some)
             found |= dict(zip(some, pool.map(prepared, islice(numbers, len(some)), steps), strict=True))
-            if sum(map(nbytes.__getitem__, some)) >= LARGE:
+            if row is not None:
                 release_arrays()
     return found
 
@@ -150,6 +152,13 @@ def _in_row(
     finally:
         if not offer.asked:
             row.place(number, 0)
+
+
+def _large_first(nbytes: Mapping[NetworkFilter, int]) -> list[NetworkFilter]:
+    """Filters in the order in which they are prepared, and lie: large ones while little else is there, as they
+    may be copied for it, then the others as a run reads them."""
+    large = [wanted for wanted, n in nbytes.items() if n >= EARLY]
+    return [*sorted(large, key=lambda wanted: -nbytes[wanted]), *(w for w, n in nbytes.items() if n < EARLY)]
 
 
 def _told(planned_step: PlannedStep) -> int:

@@ -20,12 +20,12 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from convalgos.core.allocator import aligned_empty
+from convalgos.core.allocator import aligned_empty, memory_of_its_own
 
 MAPPED = 1 << 16  # bytes from which on an array is left in its file: a map is of whole pages
 WRITTEN = 1 << 18  # bytes of weights that are computed and written at a time: they stay in a core's cache
 PIECE = 1 << 22  # bytes that are copied at a time, of an array that lies at an odd address
-ROOMY = 4  # times the bytes of a copy that the memory which it is made in may have
+ROOMY = 2  # times the bytes of a copy that the memory which it is made in may have
 SHARED = 1 << 24  # bytes of a file without a name, which weights of less than a piece share
 LETS_GO = hasattr(mmap, "MADV_DONTNEED")
 
@@ -155,15 +155,21 @@ def _in_file(pieces: Iterable[np.ndarray], dtype: np.dtype, shape: tuple[int, ..
 
 
 class Copies(threading.local):
-    """Memory of each thread for one copy of weights at a time, which is gone before the next is made."""
+    """Memory of each thread for one copy of weights at a time, which is gone before the next is made.
+
+    Large ones have memory of their own, which the system has back at once.
+    """
 
     room: np.ndarray | None = None
 
     def of(self, nbytes: int) -> np.ndarray:
         """So many bytes."""
-        if self.room is None or not nbytes <= self.room.nbytes <= ROOMY * nbytes:
-            self.room = _fresh(nbytes)
-        return self.room[:nbytes]
+        room = self.room
+        if room is None or not nbytes <= room.nbytes <= ROOMY * nbytes:
+            self.room = None  # before there is another one
+            room = memory_of_its_own(nbytes)
+            self.room = room if nbytes <= PIECE else None
+        return room[:nbytes]
 
     def leave(self) -> None:
         """Let the copy that was made last stay."""
@@ -186,7 +192,7 @@ def as_prepared_from(w: np.ndarray, copies: Copies | None = None) -> np.ndarray:
         raise ValueError(f"{whole.filename} has changed since the network was read from it: read it again")
     if w.flags.aligned:
         return w
-    room = (_fresh(w.nbytes) if copies is None else copies.of(w.nbytes)).view(w.dtype)
+    room = (memory_of_its_own(w.nbytes) if copies is None else copies.of(w.nbytes)).view(w.dtype)
     order = np.argsort(w.strides)[::-1]  # of the file: w may be a matrix transposed
     read = w.transpose(order)
     written = room.reshape(read.shape)
@@ -196,16 +202,6 @@ def as_prepared_from(w: np.ndarray, copies: Copies | None = None) -> np.ndarray:
         written[i : i + step] = read[i : i + step]
         let_go(w)
     return copy
-
-
-def _fresh(nbytes: int) -> np.ndarray:
-    """Memory which no pool keeps, and no heap of the C library: both hold on to what large arrays leave."""
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    memory = mmap.mmap(-1, nbytes, **private)
-    if private and hasattr(mmap, "MADV_HUGEPAGE"):  # 4 KiB at a time it takes ten times as long to fill
-        with suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
 
 
 def let_go(w: np.ndarray) -> None:
