@@ -110,7 +110,7 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
     return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
 
 
-class Offer:
+class PlaceOffer:
     """A place for one large array of some thread, which lies there where it asks for `least` to `most` bytes.
 
     Args:
@@ -130,8 +130,8 @@ class Offer:
 
 
 @contextmanager
-def offering(offer: Offer) -> Iterator[None]:
-    """Let this thread have an offer meanwhile; other large arrays are gone soon, and have memory of their own."""
+def offering(offer: PlaceOffer) -> Iterator[None]:
+    """Let this thread have an offer meanwhile; other large arrays are gone soon: they have their own memory."""
     _of_call.offer = offer
     try:
         yield

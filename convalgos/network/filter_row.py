@@ -1,4 +1,4 @@
-"""One piece of memory in which prepared filters lie one behind the other, in the order in which a run reads them.
+"""One piece of memory in which prepared filters lie one behind the other, as a run reads them.
 
 Kernels fetch ahead: behind the end of a filter that is now the beginning of the next one. And one piece has
 large pages, where the system gives these to arrays of megabytes only. Filters are written there as they are
@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 
-from convalgos.core.allocator import Offer, aligned_empty, whole_lines
+from convalgos.core.allocator import PlaceOffer, aligned_empty, whole_lines
 
 SPARE, PART = 1 << 15, 16  # bytes of a filter beyond what is told of it, and part of that, at most
 
@@ -42,10 +42,10 @@ class FilterRow:
             self._turns.notify_all()
         return found
 
-    def offer(self, number: int, told: int) -> Offer:
+    def offer(self, number: int, told: int) -> PlaceOffer:
         """The place of a filter of about so many bytes, for the array that is asked for as it is prepared."""
         slack = told // PART + SPARE
-        return Offer(max(1, told - slack), told + slack, lambda nbytes: self.place(number, nbytes))
+        return PlaceOffer(max(1, told - slack), told + slack, lambda nbytes: self.place(number, nbytes))
 
 
 def at_most(told: int) -> int:

@@ -155,8 +155,8 @@ def _in_row(
 
 
 def _large_first(nbytes: Mapping[NetworkFilter, int]) -> list[NetworkFilter]:
-    """Filters in the order in which they are prepared, and lie: large ones while little else is there, as they
-    may be copied for it, then the others as a run reads them."""
+    """Filters in the order in which they are prepared, and lie: large ones, which may be copied for it, while
+    little else is there, and the others as a run reads them."""
     large = [wanted for wanted, n in nbytes.items() if n >= EARLY]
     return [*sorted(large, key=lambda wanted: -nbytes[wanted]), *(w for w, n in nbytes.items() if n < EARLY)]
 
