@@ -131,7 +131,7 @@ class PlaceOffer:
 
 @contextmanager
 def offering(offer: PlaceOffer) -> Iterator[None]:
-    """Let this thread have an offer meanwhile; other large arrays are gone soon: they have their own memory."""
+    """Let this thread have an offer meanwhile; other large arrays go soon, and have memory of their own."""
     _of_call.offer = offer
     try:
         yield
