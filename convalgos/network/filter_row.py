@@ -45,7 +45,8 @@ class FilterRow:
     def offer(self, number: int, told: int) -> PlaceOffer:
         """The place of a filter of about so many bytes, for the array that is asked for as it is prepared."""
         slack = told // PART + SPARE
-        return PlaceOffer(max(1, told - slack), told + slack, lambda nbytes: self.place(number, nbytes))
+        most = told + slack if told else 0  # of nothing, where nothing is told
+        return PlaceOffer(max(1, told - slack), most, lambda nbytes: self.place(number, nbytes))
 
 
 def at_most(told: int) -> int:

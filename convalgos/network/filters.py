@@ -96,7 +96,8 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
     nbytes = {wanted: _nbytes(planned_step) for wanted, planned_step in missing.items()}
     missing = {wanted: missing[wanted] for wanted in _large_first(nbytes)}
     told = [_told(planned_step) for planned_step in missing.values()]
-    row = FilterRow(sum(map(at_most, told))) if sum(nbytes.values()) >= LARGE else None
+    room = sum(at_most(n or nbytes[wanted]) for wanted, n in zip(missing, told, strict=True))
+    row = FilterRow(room) if sum(nbytes.values()) >= LARGE else None
     copies = Copies()
 
     def prepared(number: int, planned_step: PlannedStep) -> PreparedFilter:
@@ -162,12 +163,12 @@ def _large_first(nbytes: Mapping[NetworkFilter, int]) -> list[NetworkFilter]:
 
 
 def _told(planned_step: PlannedStep) -> int:
-    """About the bytes of the prepared filter of a step."""
+    """About the bytes of the prepared filter of a step; 0 where its algorithm does not tell."""
     plan = getattr(planned_step.plan, "computing", planned_step.plan)
     if isinstance(plan, KernelPlan):
         with suppress(ValueError):  # of an algorithm that a program has taken away
             return registry.find_algorithm(plan.algorithm, plan.problem).filter_bytes(plan.problem)
-    return _nbytes(planned_step)
+    return 0
 
 
 def _groups(

@@ -120,7 +120,8 @@ def scaled_weights(w: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """
     if (scale == 1).all():
         return w
-    if w.nbytes < MAPPED or not all(w.strides):
+    repeats = any(not stride and n > 1 for stride, n in zip(w.strides, w.shape, strict=True))
+    if w.nbytes < MAPPED or repeats:
         return put_in_file(w * scale)
     order = np.argsort(w.strides)[::-1]
     read, factors = w.transpose(order), np.broadcast_to(scale, w.shape).transpose(order)

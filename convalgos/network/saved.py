@@ -80,14 +80,16 @@ def stored_network(path: Path) -> tuple[NetworkGraph, list[PlanRecord]]:
     content = network_file_content(path)
     with ThreadPoolExecutor(1) as beside:  # the hash takes as long as all that is copied from the file
         whole = beside.submit(check_content, path, content)
+        reason: Exception | None = None
         try:
             found = _graph_and_plans(content)
         except Exception as error:  # whatever a damaged file leads to, or one of another hand
-            whole.result()
-            if isinstance(error, Unsupported):
-                raise
-            raise ValueError(f"{path} is no network that can be read: {error}") from None
+            reason = error
         whole.result()
+    if isinstance(reason, Unsupported):
+        raise reason
+    if reason is not None:
+        raise ValueError(f"{path} is no network that can be read: {reason}")
     return found
 
 
