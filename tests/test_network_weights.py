@@ -3,12 +3,13 @@
 import gc
 import itertools
 import os
+import threading
 import weakref
 
 import numpy as np
 import pytest
 
-from convalgos.network import mapped_weights
+from convalgos.network import filter_row, mapped_weights
 from convalgos.network.filters import filter_of, has_filter
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.mapped_weights import MAPPED, _mapped
@@ -301,3 +302,35 @@ def test_letting_go_of_weights_reaches_their_pages_alone(tmp_path):
     (tmp_path / "w").unlink()
     with pytest.raises(FileNotFoundError, match=str(tmp_path / "w")):
         mapped_weights.mapped_weights(tmp_path / "w", content.dtype, 0, (999, 7))
+
+
+@pytest.mark.parametrize("turned", (False, True))
+def test_scaled_weights_lie_in_a_file_in_their_order(turned):
+    w = RNG.standard_normal((300, 200)).astype("f4")
+    w = w.T[:, :, None, None] if turned else w[:, :, None, None]
+    scale = RNG.standard_normal((len(w), 1, 1, 1)).astype("f4")
+    made = mapped_weights.scaled_weights(w, scale)
+    assert _mapped(made) is not None and made.strides[:2] == w.strides[:2]
+    np.testing.assert_array_equal(made, w * scale)
+    assert mapped_weights.scaled_weights(w, np.ones_like(scale)) is w
+
+
+def test_filters_wait_for_their_places_in_a_row():
+    row = filter_row.FilterRow(110)
+    found = {}
+
+    def ask(number, nbytes):
+        found[number] = row.place(number, nbytes)
+
+    threads = [threading.Thread(target=ask, args=(i, 40 * (i != 2))) for i in (3, 1, 0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    begins = [found[i].ctypes.data for i in range(4)]
+    assert begins[1] - begins[0] == 64  # a cache line; the third asks for nothing, the fourth for new memory
+    assert all(found[i].nbytes == 40 * (i != 2) for i in range(4))
+    offer = row.offer(4, 1 << 20)
+    assert offer.of(100) is None and not offer.asked  # another array
+    assert offer.of(1 << 20).nbytes == 1 << 20 and offer.of(1 << 20) is None
+    assert row.offer(5, 0).of(1 << 20) is None  # of which nothing is told

@@ -42,7 +42,7 @@ class _Memory(NamedTuple):
 
 _kept: list[_Memory] = []  # the oldest first
 _idle: list[_Memory] = []  # what found no place among these, and whose pages are the system's to take
-_of_call = threading.local()  # whether what a thread asks for now is of one call only
+_of_call = threading.local()  # whether what a thread asks for now is of one call only, and its `offering`
 # Only `release_arrays` waits for it: garbage may be collected, and an array go, amid any line here.
 _lock = guarded(threading.Lock())
 
@@ -72,8 +72,12 @@ def aligned_empty(count: int, dtype: Any, idles: bool = False) -> np.ndarray:
     """
     nbytes = count * np.dtype(dtype).itemsize
     if nbytes >= LARGE:
+        offer = getattr(_of_call, "offer", None)
+        if offer is not None and (place := offer.of(nbytes)) is not None:
+            return np.asarray(place.view(dtype))
         idles = idles or getattr(_of_call, "idles", False)
-        return np.asarray(_Lent(_found(nbytes + ALIGNMENT), nbytes, idles)).view(dtype)
+        new = _new if offer is None else memory_of_its_own
+        return np.asarray(_Lent(_found(nbytes + ALIGNMENT, new), nbytes, idles)).view(dtype)
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT  # in half the time of `ctypes.data`
     return raw[start : start + nbytes].view(dtype)
@@ -106,6 +110,35 @@ def consecutive_empty(sizes: Sequence[int]) -> list[np.ndarray]:
     return [whole[begin : begin + size] for begin, size in zip(ends, sizes, strict=False)]
 
 
+class PlaceOffer:
+    """A place for one large array of some thread, which lies there where it asks for `least` to `most` bytes.
+
+    Args:
+        place: gives that of so many bytes, or None.
+    """
+
+    def __init__(self, least: int, most: int, place: Callable[[int], np.ndarray | None]):
+        self.least, self.most, self._place = least, most, place
+        self.asked = False  # whether it was asked for its place
+
+    def of(self, nbytes: int) -> np.ndarray | None:
+        """The place of an array of so many bytes, if it is for one of these."""
+        if self.asked or not self.least <= nbytes <= self.most:
+            return None
+        self.asked = True
+        return self._place(nbytes)
+
+
+@contextmanager
+def offering(offer: PlaceOffer) -> Iterator[None]:
+    """Let this thread have an offer meanwhile; other large arrays go soon, and have memory of their own."""
+    _of_call.offer = offer
+    try:
+        yield
+    finally:
+        _of_call.offer = None
+
+
 @contextmanager
 def of_one_call() -> Iterator[None]:
     """Large arrays that this thread asks for meanwhile are gone soon, and will be asked for again."""
@@ -120,6 +153,17 @@ def keep_up_to(nbytes: int) -> None:
     """Keep up to so many bytes in this process, in the place of what is kept by default."""
     global MOST
     MOST = nbytes
+
+
+def memory_of_its_own(nbytes: int) -> np.ndarray:
+    """Fresh memory that the system has back as soon as it is gone: heaps of the C library keep what threads
+    leave there."""
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    memory = mmap.mmap(-1, nbytes, **private)
+    if private and hasattr(mmap, "MADV_HUGEPAGE"):  # 4 KiB at a time it takes ten times as long to fill
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 def move(source: np.ndarray, target: np.ndarray) -> None:
@@ -151,8 +195,12 @@ def _madvise() -> Callable[[int, int, int], int]:
     return found
 
 
-def _found(nbytes: int) -> np.ndarray:
-    """The newest that is kept of about this size, as it is still in the caches, or a fresh one."""
+def _new(nbytes: int) -> np.ndarray:
+    return np.empty(nbytes, np.uint8)
+
+
+def _found(nbytes: int, new: Callable[[int], np.ndarray]) -> np.ndarray:
+    """The newest that is kept of about this size, as it is still in the caches, or a new one."""
     if _lock.acquire(blocking=False):
         try:
             for kept in (_kept, _idle):
@@ -161,7 +209,7 @@ def _found(nbytes: int) -> np.ndarray:
                         return kept.pop(i).raw
         finally:
             _lock.release()
-    return np.empty(nbytes, np.uint8)
+    return new(nbytes)
 
 
 def _keep(memory: _Memory) -> None:

@@ -142,6 +142,7 @@ def _grid_sample(
 ) -> None:
     """x (N, C, *spatial) at places (N, *y_spatial, dimensions) from -1 to 1, of which the last dimension of x
     comes first. Around x stand zeros, so that all places have elements around them."""
+    x, grid = np.asarray(x), np.asarray(grid)  # as views of a memory map small parts take twice as long
     pixels = np.zeros((*x.shape[:2], *(n + 2 for n in x.shape[2:])), x.dtype)
     inside: Any = (..., *[slice(1, -1)] * (x.ndim - 2))
     pixels[inside] = x

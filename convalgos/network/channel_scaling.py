@@ -14,7 +14,7 @@ from convalgos.network.graph import (
     Step,
     TransposedConvolution,
 )
-from convalgos.network.mapped_weights import let_go, put_in_file
+from convalgos.network.mapped_weights import scaled_weights
 
 SUMMED = Convolution | TransposedConvolution  # of which each output is a sum with weights of its own
 
@@ -41,14 +41,14 @@ def scaled_convolution(of: SUMMED, by: Convolution) -> SUMMED:
     scale = by.w.reshape(-1)  # (K,)
     ones = (1,) * (of.w.ndim - 2)
     if isinstance(of, Convolution):
-        w = of.w * scale.reshape(-1, 1, *ones)
+        of_w = scale.reshape(-1, 1, *ones)
     else:  # (C, K/groups, *kernel): a channel of x goes to the outputs of its group
         of_group = scale.reshape(of.groups, -1).repeat(len(of.w) // of.groups, 0)  # (C, K/groups)
-        w = of.w * of_group.reshape(*of.w.shape[:2], *ones)
-    let_go(of.w)
+        of_w = of_group.reshape(*of.w.shape[:2], *ones)
     bias = np.zeros(len(scale), np.float32) if of.bias is None else of.bias * scale
     shift = 0 if by.bias is None else by.bias
-    return replace(of, output=by.output, w=put_in_file(w), bias=bias + shift, activation=by.activation)
+    w = scaled_weights(of.w, of_w)
+    return replace(of, output=by.output, w=w, bias=bias + shift, activation=by.activation)
 
 
 def scales_elementwise(graph: NetworkGraph) -> NetworkGraph:

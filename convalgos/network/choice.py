@@ -15,6 +15,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.cpu.layout.reorder import reorder_seconds
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.network.arena import with_places
+from convalgos.network.attention import Rearrangement
 from convalgos.network.compared import compared
 from convalgos.network.graph import NetworkGraph, Shapes, Step
 from convalgos.network.joined_means import with_means
@@ -126,7 +127,7 @@ def _best_at(problem: LayoutProblem, error_price: float) -> LayoutChoice:
     found = problem.solve(error_price)
     if not found.exact:
         known = [problem.in_layout(layout) for layout in problem.layouts()]
-        found = problem.solve(error_price, [*known, found])
+        found = problem.solve(error_price, [*known, found], branches=0)  # a second search found no more
     return found
 
 
@@ -187,7 +188,7 @@ class _Assembly:
         self._layouts = dict.fromkeys(graph.inputs, FIRST)
         self._steps: list[PlannedStep] = []
         self._machine = devices.figures("cpu")
-        self._plans: dict[Any, Any] = {}  # of convolutions that the network has several times
+        self._plans: dict[Any, Any] = {}  # of convolutions and moves that the network has several times
         self._compared = compared(graph)
 
     def planned(self) -> Planned:
@@ -216,7 +217,12 @@ class _Assembly:
         """The plan of a step in the layouts of an option, and its seconds."""
         if option.candidate is None:
             dtype = self._dtypes.get(next(iter(step.inputs), ""), "float32")
-            return plan_of(step, self._shapes, option.writes, dtype, self._limits), option.seconds
+            if not isinstance(step, Rearrangement):
+                return plan_of(step, self._shapes, option.writes, dtype, self._limits), option.seconds
+            moves = step.moves, self._shapes[step.inputs[0]], dtype  # whose tables take long to make
+            if moves not in self._plans:
+                self._plans[moves] = plan_of(step, self._shapes, option.writes, dtype, self._limits)
+            return self._plans[moves], option.seconds
         candidate = option.candidate
         key = candidate.id, candidate.problem, equal_bits
         if key not in self._plans:

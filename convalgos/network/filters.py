@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import LARGE, consecutive_empty, move, release_arrays
+from convalgos.core.allocator import LARGE, move, offering, release_arrays
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.core.setting import thread_count
-from convalgos.cpu.runtime.plan import Packed
+from convalgos.cpu.runtime.plan import KernelPlan, Packed
+from convalgos.network.filter_row import FilterRow, at_most
 from convalgos.network.graph import Convolution, TransposedConvolution
-from convalgos.network.mapped_weights import as_prepared_from, let_go
+from convalgos.network.mapped_weights import Copies, as_prepared_from, let_go
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
 from convalgos.network.quantized_graph import QuantizedConvolution
 from convalgos.network.reached_taps import reached_filter
+from convalgos.select import registry
 
 
 class NetworkFilter(NamedTuple):
@@ -27,8 +31,9 @@ class NetworkFilter(NamedTuple):
 
 
 HUGE = 1 << 26  # bytes from which on a filter is prepared alone, before the others: it may be copied for that
-MOVED = 4  # filters of each thread, after which is given back what they were prepared in, or moved from,
-MOVED_BYTES = 1 << 23  # or fewer of so many bytes in all
+EARLY = 1 << 21  # bytes from which on one is prepared before smaller ones
+SOME = 4  # filters of each thread, after which is given back what they were prepared in,
+SOME_BYTES = 1 << 23  # or fewer of so many bytes in all
 FILTERED = Convolution | TransposedConvolution | QuantizedConvolution | JoinedConvolutions | ScaledConvolution
 Filters = Mapping[NetworkFilter, PreparedFilter]
 
@@ -82,35 +87,88 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
             else:
                 found[wanted] = there
 
-    def prepare(planned_step: PlannedStep) -> PreparedFilter:
-        step: Any = planned_step.step
-        read = [part.w for part in getattr(step, "parts", (step,))]
-        own: Any = [as_prepared_from(w) for w in read]
-        if isinstance(step, Convolution):
-            own = [reached_filter(w, planned_step.plan.problem) for w in own]
-        filters = own if isinstance(step, JoinedConvolutions) else own[0]
-        scales = (step.quantization,) if isinstance(step, QuantizedConvolution) else ()
-        prepared: PreparedFilter = planned_step.plan.prepare(filters, *scales)
-        for w in read:
-            let_go(w)
-        return prepared
-
     if not missing:
         return found
     huge = [wanted for wanted, planned_step in missing.items() if _nbytes(planned_step) >= HUGE]
-    found |= {wanted: prepare(missing.pop(wanted)) for wanted in huge}
+    found |= {wanted: _prepared(missing.pop(wanted)) for wanted in huge}
     if huge:
         release_arrays()  # what they were prepared in
+    nbytes = {wanted: _nbytes(planned_step) for wanted, planned_step in missing.items()}
+    missing = {wanted: missing[wanted] for wanted in _large_first(nbytes)}
+    told = [_told(planned_step) for planned_step in missing.values()]
+    room = sum(at_most(n or nbytes[wanted]) for wanted, n in zip(missing, told, strict=True))
+    row = FilterRow(room) if sum(nbytes.values()) >= LARGE else None
+    copies = Copies()
+
+    def prepared(number: int, planned_step: PlannedStep) -> PreparedFilter:
+        if row is None:
+            return _prepared(planned_step, copies)
+        return _in_row(planned_step, copies, row, number, told[number])
+
+    numbers = count()
     with ThreadPoolExecutor(thread_count()) as pool:
-        nbytes = {wanted: _nbytes(planned_step) for wanted, planned_step in missing.items()}
-        largest_first = sorted(missing, key=lambda wanted: -nbytes[wanted])  # while little else is there
-        for some in _groups(largest_first, nbytes):
-            found |= dict(zip(some, pool.map(prepare, map(missing.__getitem__, some)), strict=True))
-            if sum(map(nbytes.__getitem__, some)) >= LARGE:
+        for some in _groups(missing, nbytes):
+            steps = map(missing.__getitem__, some)
+            found |= dict(zip(some, pool.map(prepared, islice(numbers, len(some)), steps), strict=True))
+            if row is not None:
                 release_arrays()
-        if sum(nbytes.values()) >= LARGE:
-            _lay_in_a_row(found, missing, pool)
     return found
+
+
+def _prepared(planned_step: PlannedStep, copies: Copies | None = None) -> PreparedFilter:
+    """The filter of a step."""
+    step: Any = planned_step.step
+    read = [part.w for part in getattr(step, "parts", (step,))]
+    copies = copies if len(read) == 1 else None
+    own: Any = [as_prepared_from(w, copies) for w in read]
+    if isinstance(step, Convolution):
+        own = [reached_filter(w, planned_step.plan.problem) for w in own]
+    filters = own if isinstance(step, JoinedConvolutions) else own[0]
+    scales = (step.quantization,) if isinstance(step, QuantizedConvolution) else ()
+    prepared: PreparedFilter = planned_step.plan.prepare(filters, *scales)
+    for w in read:
+        let_go(w)
+    data = prepared.data
+    if copies is not None and not (isinstance(data, Packed) and not np.may_share_memory(data.array, own[0])):
+        copies.leave()  # filters of other forms may be the weights as they are
+    return prepared
+
+
+def _in_row(
+    planned_step: PlannedStep, copies: Copies, row: FilterRow, number: int, told: int
+) -> PreparedFilter:
+    """The filter of a step, in its place of a row where it is one of `Packed`."""
+    offer = row.offer(number, told)
+    try:
+        with offering(offer):
+            prepared = _prepared(planned_step, copies)
+        data = prepared.data
+        if offer.asked or not isinstance(data, Packed):
+            return prepared
+        offer.asked = True
+        place = row.place(number, data.array.nbytes)
+        move(data.array.reshape(-1).view(np.uint8), place)
+        packed = place.view(data.array.dtype).reshape(data.array.shape)
+        return PreparedFilter(prepared.key, Packed(packed, packed.ctypes.data))
+    finally:
+        if not offer.asked:
+            row.place(number, 0)
+
+
+def _large_first(nbytes: Mapping[NetworkFilter, int]) -> list[NetworkFilter]:
+    """Filters in the order in which they are prepared, and lie: large ones, which may be copied for it, while
+    little else is there, and the others as a run reads them."""
+    large = [wanted for wanted, n in nbytes.items() if n >= EARLY]
+    return [*sorted(large, key=lambda wanted: -nbytes[wanted]), *(w for w, n in nbytes.items() if n < EARLY)]
+
+
+def _told(planned_step: PlannedStep) -> int:
+    """About the bytes of the prepared filter of a step; 0 where its algorithm does not tell."""
+    plan = getattr(planned_step.plan, "computing", planned_step.plan)
+    if isinstance(plan, KernelPlan):
+        with suppress(ValueError):  # of an algorithm that a program has taken away
+            return registry.find_algorithm(plan.algorithm, plan.problem).filter_bytes(plan.problem)
+    return 0
 
 
 def _groups(
@@ -122,30 +180,7 @@ def _groups(
     for filter_ in filters:
         some.append(filter_)
         taken += nbytes[filter_]
-        if len(some) % thread_count() == 0 and (taken >= MOVED_BYTES or len(some) == MOVED * thread_count()):
+        if len(some) % thread_count() == 0 and (taken >= SOME_BYTES or len(some) == SOME * thread_count()):
             yield some
             some, taken = [], 0
     yield some
-
-
-def _lay_in_a_row(
-    found: dict[NetworkFilter, PreparedFilter], wanted: Iterable[NetworkFilter], pool: ThreadPoolExecutor
-) -> None:
-    """Move filters into one piece of memory, in the order in which a run reads them.
-
-    Kernels fetch ahead: behind the end of a filter that is now the beginning of the next one. And one piece
-    has large pages, where the system gives these to arrays of megabytes only.
-    """
-    moved = [filter_ for filter_ in wanted if isinstance(found[filter_].data, Packed)]
-    places = consecutive_empty([found[filter_].data.array.nbytes for filter_ in moved])
-
-    def moved_to(place: np.ndarray, filter_: NetworkFilter) -> None:
-        array, key = found[filter_].data.array, found[filter_].key
-        move(array.reshape(-1).view(np.uint8), place)
-        copy = place.view(array.dtype).reshape(array.shape)
-        found[filter_] = PreparedFilter(key, Packed(copy, copy.ctypes.data))
-
-    numbered = dict(zip(moved, places, strict=True))
-    for some in _groups(moved, {filter_: place.nbytes for filter_, place in numbered.items()}):
-        list(pool.map(moved_to, map(numbered.__getitem__, some), some))
-        release_arrays()

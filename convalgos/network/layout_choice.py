@@ -54,6 +54,8 @@ class LayoutProblem:
         self, graph: NetworkGraph, options: Mapping[Step, Sequence[StepOption]], conversion: Conversion
     ):
         self._graph, self._options, self._conversion = graph, options, conversion
+        self._makers = {name: step for step in graph.steps for name in step.outputs}
+        self._readers = graph.readers()
         self._sets = {name: list(self._sets_of(name)) for name in self._values()}
 
     def solve(
@@ -133,25 +135,27 @@ class LayoutProblem:
 
     def _values(self) -> Iterator[str]:
         """Those that somebody reads."""
-        for name, readers in self._graph.readers().items():
+        for name, readers in self._readers.items():
             if readers or name in self._graph.outputs:
                 yield name
 
     def _sets_of(self, name: str) -> Iterator[tuple[str, Layouts, float]]:
         """(layout that a value is written in, all that it is there in, seconds of the changes)."""
         written = {FIRST} if name in self._graph.inputs else set()
-        read, readers = set(), 0
-        for step in self._graph.steps:
-            if name in step.outputs:
-                written |= {o.writes for o in self._options[step]}
-            for i, other in enumerate(step.inputs):
-                if other == name:
-                    read |= {o.reads[i] for o in self._options[step]}
-                    readers += 1
+        if name in self._makers:
+            written |= {o.writes for o in self._options[self._makers[name]]}
+        readers = self._readers[name]  # a step that reads it twice is there twice
+        read = {
+            layout
+            for step in dict.fromkeys(readers)
+            for o in self._options[step]
+            for layout, other in zip(o.reads, step.inputs, strict=True)
+            if other == name
+        }
         needed = {FIRST} if name in self._graph.outputs else set()
         for layout in sorted(written):
             others = sorted((read | needed) - {layout})
-            for count in range(min(readers + len(needed), len(others)) + 1):
+            for count in range(min(len(readers) + len(needed), len(others)) + 1):
                 for more in combinations(others, count):
                     if needed <= {layout, *more}:
                         yield layout, (layout, *more), sum(self._conversion(name, layout, m) for m in more)

@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -19,10 +20,12 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from convalgos.core.allocator import aligned_empty
+from convalgos.core.allocator import aligned_empty, memory_of_its_own
 
 MAPPED = 1 << 16  # bytes from which on an array is left in its file: a map is of whole pages
+WRITTEN = 1 << 18  # bytes of weights that are computed and written at a time: they stay in a core's cache
 PIECE = 1 << 22  # bytes that are copied at a time, of an array that lies at an odd address
+ROOMY = 2  # times the bytes of a copy that the memory which it is made in may have
 SHARED = 1 << 24  # bytes of a file without a name, which weights of less than a piece share
 LETS_GO = hasattr(mmap, "MADV_DONTNEED")
 
@@ -58,14 +61,17 @@ class _Shared(MappedWeights):
         shared.file, shared.used = file, 0
         return shared
 
-    def add(self, w: np.ndarray) -> MappedWeights:
-        """Contiguous weights as they lie in the file, from a page on."""
-        begin, left = self.used, w.reshape(-1).view(np.uint8).data
+    def add(self, pieces: Iterable[np.ndarray], dtype: np.dtype, shape: tuple[int, ...]) -> MappedWeights:
+        """Weights as they lie in the file, from a page on; of contiguous pieces."""
+        begin = end = self.used
         self.file.seek(begin)
-        while left:
-            left = left[self.file.write(left) :]
-        self.used = begin + -(-w.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        return _part(self, w.dtype, begin, w.shape)
+        for piece in pieces:
+            left = piece.reshape(-1).view(np.uint8).data
+            end += len(left)
+            while left:
+                left = left[self.file.write(left) :]
+        self.used = begin + -(-(end - begin) // mmap.PAGESIZE) * mmap.PAGESIZE
+        return _part(self, dtype, begin, shape)
 
 
 _lock = threading.Lock()  # over the two that follow
@@ -102,19 +108,80 @@ def put_in_file(w: np.ndarray) -> np.ndarray:
     if w.nbytes < MAPPED or not any(w.strides) or (w.flags.c_contiguous and _mapped(w) is not None):
         return w
     try:
-        if w.nbytes >= PIECE:  # whose room is free again with it
-            return _Shared.of(w.nbytes).add(np.ascontiguousarray(w))
-        with _lock:
-            shared = _shared.get("last")
-            if shared is None or shared.used + w.nbytes > SHARED:
-                shared = _shared["last"] = _Shared.of(SHARED)
-            return shared.add(np.ascontiguousarray(w))
+        return _in_file([np.ascontiguousarray(w)], w.dtype, w.shape)
     except OSError:  # no room, or no folder that may be written
         return w
 
 
-def as_prepared_from(w: np.ndarray) -> np.ndarray:
+def scaled_weights(w: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """w times a scale of as many dimensions, in a file as those of `put_in_file` are.
+
+    They lie in the order of w, and are made piece by piece.
+    """
+    if (scale == 1).all():
+        return w
+    repeats = any(not stride and n > 1 for stride, n in zip(w.strides, w.shape, strict=True))
+    if w.nbytes < MAPPED or repeats:
+        return put_in_file(w * scale)
+    order = np.argsort(w.strides)[::-1]
+    read, factors = w.transpose(order), np.broadcast_to(scale, w.shape).transpose(order)
+    step = max(1, WRITTEN * len(read) // w.nbytes)
+
+    def pieces() -> Iterator[np.ndarray]:
+        for i in range(0, len(read), step):
+            yield np.multiply(read[i : i + step], factors[i : i + step], order="C")
+
+    try:
+        found = _in_file(pieces(), w.dtype, read.shape).transpose(np.argsort(order))
+    except OSError:
+        found = w * scale
+    let_go(w)
+    return found
+
+
+def _in_file(pieces: Iterable[np.ndarray], dtype: np.dtype, shape: tuple[int, ...]) -> MappedWeights:
+    """Weights in a file without a name; of contiguous pieces.
+
+    Raises:
+        OSError: there is no room, or no folder that may be written.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes >= PIECE:  # whose room is free again with it
+        return _Shared.of(nbytes).add(pieces, dtype, shape)
+    with _lock:
+        shared = _shared.get("last")
+        if shared is None or shared.used + nbytes > SHARED:
+            shared = _shared["last"] = _Shared.of(SHARED)
+        return shared.add(pieces, dtype, shape)
+
+
+class Copies(threading.local):
+    """Memory of each thread for one copy of weights at a time, which is gone before the next is made.
+
+    Large ones have memory of their own, which the system has back at once.
+    """
+
+    room: np.ndarray | None = None
+
+    def of(self, nbytes: int) -> np.ndarray:
+        """So many bytes."""
+        room = self.room
+        if room is None or not nbytes <= room.nbytes <= ROOMY * nbytes:
+            self.room = None  # before there is another one
+            room = memory_of_its_own(nbytes)
+            self.room = room if nbytes <= PIECE else None
+        return room[:nbytes]
+
+    def leave(self) -> None:
+        """Let the copy that was made last stay."""
+        self.room = None
+
+
+def as_prepared_from(w: np.ndarray, copies: Copies | None = None) -> np.ndarray:
     """A filter as preparation takes it: at an address that suits its elements.
+
+    Args:
+        copies: where to make one, if need be; memory of its own by default.
 
     Raises:
         ValueError: it lies in a file that has changed since.
@@ -126,10 +193,11 @@ def as_prepared_from(w: np.ndarray) -> np.ndarray:
         raise ValueError(f"{whole.filename} has changed since the network was read from it: read it again")
     if w.flags.aligned:
         return w
-    # which no pool keeps, and no heap of the C library: both hold on to what large arrays leave
-    copy = np.frombuffer(mmap.mmap(-1, w.nbytes), w.dtype).reshape(w.shape)
+    room = (memory_of_its_own(w.nbytes) if copies is None else copies.of(w.nbytes)).view(w.dtype)
     order = np.argsort(w.strides)[::-1]  # of the file: w may be a matrix transposed
-    read, written = w.transpose(order), copy.transpose(order)
+    read = w.transpose(order)
+    written = room.reshape(read.shape)
+    copy: np.ndarray = written.transpose(np.argsort(order))
     step = max(1, PIECE * len(read) // w.nbytes)
     for i in range(0, len(read), step):
         written[i : i + step] = read[i : i + step]

@@ -27,7 +27,7 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.group_norms import GroupNormalization
-from convalgos.network.mapped_weights import let_go, put_in_file
+from convalgos.network.mapped_weights import scaled_weights
 from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.parallel_branches import branches_joined
 from convalgos.network.pixel_moves import PixelMove, orders_in_filters
@@ -212,17 +212,16 @@ def _behind_scale(step: Step, scaling: Step) -> Step:
     """A convolution of a scaled map as one of the map itself."""
     assert isinstance(step, Convolution) and isinstance(scaling, Convolution)
     k, c = len(step.w) // step.groups, step.w.shape[1]
-    scale = scaling.w.astype(np.float64).reshape(step.groups, 1, -1)  # (groups, 1, C/groups)
-    taps = step.w.astype(np.float64).reshape(step.groups, k, c, -1)  # (groups, K/groups, C/groups, taps)
     bias = np.zeros(len(step.w)) if step.bias is None else step.bias.astype(np.float64)
-    if scaling.bias is not None:
+    if scaling.bias is not None and scaling.bias.any():
         shift = scaling.bias.astype(np.float64).reshape(step.groups, 1, -1, 1)
+        taps = step.w.astype(np.float64).reshape(step.groups, k, c, -1)  # (groups, K/groups, C/groups, taps)
         bias = bias + (taps * shift).sum((2, 3)).reshape(-1)
-    w = (taps * scale[..., None]).astype(np.float32).reshape(step.w.shape)
-    let_go(step.w)
-    return replace(
-        step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=put_in_file(w), bias=bias.astype(np.float32)
-    )
+    of_w = scaling.w.reshape(step.groups, c)
+    if step.groups > 1:
+        of_w = of_w.repeat(k, 0)  # (K, C/groups)
+    w = scaled_weights(step.w, of_w.reshape(*of_w.shape, *(1,) * (step.w.ndim - 2)))
+    return replace(step, inputs=(scaling.inputs[0], *step.inputs[1:]), w=w, bias=bias.astype(np.float32))
 
 
 def needed(graph: NetworkGraph) -> NetworkGraph:

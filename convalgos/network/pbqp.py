@@ -132,7 +132,7 @@ class _Graph:
     @property
     def least(self) -> float:
         """A lower bound of its cost: no entry of a matrix is below 0."""
-        return self.spent + sum(float(vector.min()) for vector in self.vectors.values())
+        return self.spent + sum(map(float, map(np.minimum.reduce, self.vectors.values())))
 
 
 # A node, its neighbours, and its best option for each of theirs.
@@ -222,7 +222,9 @@ class _Search:
 
 def _without_least_of_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(the matrix less the least of each row, these). A row of infinities is left with zeros."""
-    least = matrix.min(1)
+    least = np.minimum.reduce(matrix, 1)
+    if np.maximum.reduce(least, initial=0.0) < math.inf:
+        return matrix - least[:, None], least
     with np.errstate(invalid="ignore"):  # inf - inf
         rest = np.where(np.isinf(least)[:, None], 0.0, matrix - least[:, None])
     return rest, least

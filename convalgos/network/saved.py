@@ -7,8 +7,11 @@ from the filters as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import fingerprint
@@ -21,7 +24,12 @@ from convalgos.network.filters import Filters, filter_of, has_filter
 from convalgos.network.graph import NetworkGraph
 from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.planned import PlanLimits, Planned
-from convalgos.network.saved_file import data_and_arrays, network_file_content, write_network_file
+from convalgos.network.saved_file import (
+    check_content,
+    data_and_arrays,
+    network_file_content,
+    write_network_file,
+)
 from convalgos.network.saved_values import (
     Arrays,
     ArraysInMemory,
@@ -70,17 +78,29 @@ def stored_network(path: Path) -> tuple[NetworkGraph, list[PlanRecord]]:
         Unsupported: it needs a library that is not installed.
     """
     content = network_file_content(path)
-    try:
-        data, found = data_and_arrays(content)
-        arrays = Arrays(found)
-        graph, plans = graph_of_plain(data["graph"], arrays), []
-        if data["made_by"] == _maker():
-            prepared = ArraysInMemory(list(found), _filters_in_order(data))
-            plans = [_plan_of_plain(plan, graph, prepared) for plan in data["plans"] if _has_algorithms(plan)]
-    except Unsupported:
-        raise
-    except Exception as error:  # whatever a file of another hand leads to
-        raise ValueError(f"{path} is no network that can be read: {error}") from None
+    with ThreadPoolExecutor(1) as beside:  # the hash takes as long as all that is copied from the file
+        whole = beside.submit(check_content, path, content)
+        reason: Exception | None = None
+        try:
+            found = _graph_and_plans(content)
+        except Exception as error:  # whatever a damaged file leads to, or one of another hand
+            reason = error
+        whole.result()
+    if isinstance(reason, Unsupported):
+        raise reason
+    if reason is not None:
+        raise ValueError(f"{path} is no network that can be read: {reason}")
+    return found
+
+
+def _graph_and_plans(content: np.ndarray) -> tuple[NetworkGraph, list[PlanRecord]]:
+    """Those of the bytes of a file. Where it is damaged, or of another hand, this may raise any error."""
+    data, found = data_and_arrays(content)
+    arrays = Arrays(found)
+    graph, plans = graph_of_plain(data["graph"], arrays), []
+    if data["made_by"] == _maker():
+        prepared = ArraysInMemory(list(found), _filters_in_order(data))
+        plans = [_plan_of_plain(plan, graph, prepared) for plan in data["plans"] if _has_algorithms(plan)]
     return graph, plans
 
 

@@ -38,10 +38,10 @@ def write_network_file(path: Path, data: dict[str, Any], arrays: Sequence[np.nda
 
 
 def network_file_content(path: Path) -> np.ndarray:
-    """The bytes of a file whose hash is right; they stay in it.
+    """The bytes of a file, which stay in it; `check_content` tells whether they are what was saved.
 
     Raises:
-        ValueError: it is no such file, or damaged. OSError: as of `open`.
+        ValueError: it is no such file. OSError: as of `open`.
     """
     size = path.stat().st_size
     if size < FIRST_LINE:
@@ -49,9 +49,17 @@ def network_file_content(path: Path) -> np.ndarray:
     content = mapped_weights(path, np.dtype(np.uint8), 0, (size,))
     if not content[: len(KIND)].tobytes() == KIND:
         raise ValueError(f"{path} is no network that this version of convalgos saved")
+    return content
+
+
+def check_content(path: Path, content: np.ndarray) -> None:
+    """Read all of a file for its hash; this leaves Python's lock to others.
+
+    Raises:
+        ValueError: it is damaged.
+    """
     if _hex_digest(_pieces(content[FIRST_LINE:])).encode() not in content[:FIRST_LINE].tobytes():
         raise ValueError(f"{path} is damaged: its content is not what was saved")
-    return content
 
 
 def data_and_arrays(content: np.ndarray) -> tuple[dict[str, Any], list[np.ndarray]]:

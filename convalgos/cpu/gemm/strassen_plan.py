@@ -26,7 +26,7 @@ from convalgos.cpu.runtime.threads import plan_threads
 
 
 class StrassenPlan(RegisterFinish):
-    takes_views = True
+    takes_views = any_order = True
     strided_batch = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: StrassenCut):

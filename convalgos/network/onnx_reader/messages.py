@@ -22,6 +22,7 @@ DTYPES = {  # of TensorProto.DataType, as far as NumPy has them
     9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128",
 }  # fmt: skip
 KINDS = {name: kind for kind, name in DTYPES.items()}
+KIND_OF = {np.dtype(name): kind for name, kind in KINDS.items()}
 FIELDS = {  # where a tensor has its numbers that has no bytes
     "float32": "float_data", "float64": "double_data", "int64": "int64_data",
     **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32", "bool"), "int32_data"),
@@ -58,8 +59,8 @@ def dtype_of(kind: int) -> np.dtype:
 
 def kind_of_dtype(dtype: np.dtype) -> int:
     """The TensorProto.DataType of a type of NumPy."""
-    if dtype.name in KINDS:
-        return KINDS[dtype.name]
+    if (kind := KIND_OF.get(dtype)) is not None:  # its name takes NumPy 5 us
+        return kind
     import onnx
 
     return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
