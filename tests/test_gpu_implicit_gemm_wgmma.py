@@ -310,7 +310,7 @@ BROKEN = {
     "fewer bytes than are expected": (EXPECT, EXPECT.replace(")", " + 16)")),
     "more bytes than are expected": (EXPECT, EXPECT.replace(")", " - 16)")),
     "a wrong parity": ("at.parity ^ 1", "at.parity"),
-    "a barrier for more arrivals than come": ("make_barrier(empty + i, READERS)", "make_barrier(empty + i, 9)"),
+    "a barrier for more arrivals than come": ("barrier(empty + i, READERS)", "barrier(empty + i, 9)"),
     "a barrier for no arrivals": ("make_barrier(full + i, 1)", "make_barrier(full + i, 0)"),
     "barriers that others use before they are made": (
         "else\n        __syncthreads();\n    Ring at;",
