@@ -189,7 +189,7 @@ def test_every_factory_of_kernels_is_listed():
 
 
 def test_filters_and_pooling_ask_for_listed_kernels():
-    asked = asked_for(ROOMS)
+    asked = [row for row in asked_for(ROOMS) if ".runtime." not in row[0]]  # but what starts threads
     assert {row[0].split(".")[2] for row in asked} >= {"filtering", "sliding", "pooling"}
     assert len(asked) > 100
     assert_listed(asked)
