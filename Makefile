@@ -6,6 +6,10 @@ SUITE ?= resnet50
 # One more than there are cores, of which four are enough: tests of pages and processes wait for those.
 WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
 
+# Threads of BLAS and OpenMP that wait sleep soon: those of OpenBLAS keep a core busy for 20 ms after each product,
+# which another worker of the tests could use.
+WAITING := OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4
+
 # Tests start Python some hundred times, and to compile our files anew is half of each start: it may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +25,7 @@ check: $(VENV)/.test
 	$(BIN)/mypy
 
 test: check
-	OMP_WAIT_POLICY=passive $(BIN)/pytest -n $(WORKERS)
+	$(WAITING) $(BIN)/pytest -n $(WORKERS)
 
 # The pages, in docs/_build/html: any warning fails, and every example in them and in the docstrings is run.
 # CONVALGOS_LINKCHECK=1 looks at the links to other sites, too.
@@ -36,7 +40,7 @@ pages: $(VENV)/.docs
 	$(SPHINX) -b html docs docs/_build/html
 
 examples: $(VENV)/.docs
-	OMP_WAIT_POLICY=passive $(SPHINX) -b doctest docs docs/_build/doctest
+	$(WAITING) $(SPHINX) -b doctest docs docs/_build/doctest
 
 # On a machine with a GPU, where PYTHON has NumPy and CuPy: nothing is installed. Less than eight minutes, with
 # QUICK=1 less than three.
