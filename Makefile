@@ -13,7 +13,7 @@ WAITING := OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4
 # Tests start Python some hundred times, and to compile our files anew is half of each start: it may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench check test docs pages examples gpu-check clean
+.PHONY: bench check test docs gpu-check clean
 .DELETE_ON_ERROR:
 
 bench: $(VENV)/.bench
@@ -30,17 +30,11 @@ test: check
 # The pages, in docs/_build/html: any warning fails, and every example in them and in the docstrings is run.
 # CONVALGOS_LINKCHECK=1 looks at the links to other sites, too.
 SPHINX = $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going -d docs/_build/doctrees
-docs:
-	$(MAKE) pages
-	$(MAKE) examples
+docs: $(VENV)/.docs
+	$(SPHINX) -b html docs docs/_build/html
+	$(WAITING) $(SPHINX) -b doctest docs docs/_build/doctest
 	$(if $(CONVALGOS_LINKCHECK),$(SPHINX) -b linkcheck docs docs/_build/linkcheck)
 	@echo "the pages are in docs/_build/html/index.html"
-
-pages: $(VENV)/.docs
-	$(SPHINX) -b html docs docs/_build/html
-
-examples: $(VENV)/.docs
-	$(WAITING) $(SPHINX) -b doctest docs docs/_build/doctest
 
 # On a machine with a GPU, where PYTHON has NumPy and CuPy: nothing is installed. Less than eight minutes, with
 # QUICK=1 less than three.
