@@ -6,10 +6,6 @@ SUITE ?= resnet50
 # One more than there are cores, of which four are enough: tests of pages and processes wait for those.
 WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
 
-# Threads of BLAS and OpenMP that wait sleep soon: those of OpenBLAS keep a core busy for 20 ms after each product,
-# which another worker of the tests could use.
-WAITING := OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4
-
 # Tests start Python some hundred times, and to compile our files anew is half of each start: it may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -24,15 +20,17 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Threads that wait sleep soon: those of OpenBLAS would keep a core busy for some 20 ms after each product, which
+# another worker could use.
 test: check
-	$(WAITING) $(BIN)/pytest -n $(WORKERS)
+	OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/pytest -n $(WORKERS)
 
 # The pages, in docs/_build/html: any warning fails, and every example in them and in the docstrings is run.
 # CONVALGOS_LINKCHECK=1 looks at the links to other sites, too.
 SPHINX = $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going -d docs/_build/doctrees
 docs: $(VENV)/.docs
 	$(SPHINX) -b html docs docs/_build/html
-	$(WAITING) $(SPHINX) -b doctest docs docs/_build/doctest
+	OMP_WAIT_POLICY=passive $(SPHINX) -b doctest docs docs/_build/doctest
 	$(if $(CONVALGOS_LINKCHECK),$(SPHINX) -b linkcheck docs docs/_build/linkcheck)
 	@echo "the pages are in docs/_build/html/index.html"
 
