@@ -14,6 +14,7 @@ import pytest
 import refusals
 from browser import chromium
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 _wisdom = tempfile.TemporaryDirectory(prefix="convalgos-wisdom-")
 os.environ["CONVALGOS_WISDOM"] = _wisdom.name  # that of the whole run, and of what it starts
@@ -117,6 +118,9 @@ def browser():
     """One for all tests of pages."""
     yield from chromium()
 
+
+# Nor do examples follow from constants in our modules, which take each worker seconds to read.
+providers.is_local_module_file = lambda path: False
 
 # The same few examples every time; `pytest --hypothesis-profile=explore` looks for new ones.
 settings.register_profile("repeatable", derandomize=True, max_examples=5, deadline=None, database=None)

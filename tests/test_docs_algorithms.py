@@ -5,6 +5,7 @@ import inspect
 import re
 import runpy
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,6 +22,12 @@ FLAGS = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
 SECTIONS = ["Idea", "Picture", "Floor", "How it runs here", "Where it wins", "Bounds and limits", "Source"]
 
 
+@cache
+def fragments():
+    """The maps of all pages, from the tables."""
+    return MAPS["fragments"]()
+
+
 def test_every_id_is_on_one_page():
     named = Counter(name for ids in MAPS["pages"]().values() for name in ids)
     there = Counter(a.id for a in ca.algorithms() if type(a).__module__.startswith("convalgos."))
@@ -35,7 +42,7 @@ def test_pages_have_the_same_sections(page):
     text = PAGES[page]
     assert re.findall(r"^## (.*)$", text, re.M) == SECTIONS
     assert f":file: ../_data/pictures/{page}.svg" in text
-    assert (f"winner_maps/{page}.inc" in text) == (f"{page}.inc" in MAPS["fragments"]())
+    assert (f"winner_maps/{page}.inc" in text) == (f"{page}.inc" in fragments())
     assert page.startswith("cpu-") or "has not run on a GPU" in text
     assert f"({page}.md)" in PAGES["index"] and f"\n{page}\n" in PAGES["index"]  # its table, its toctree
 
@@ -55,7 +62,7 @@ def test_pages_tell_file_and_directions(page):
 
 
 def test_maps_are_what_the_tables_say():
-    made = MAPS["fragments"]()
+    made = fragments()
     kept = {path.name: path.read_text("utf-8") for path in MAPS["FRAGMENTS"].glob("*.inc")}
     assert kept.keys() == made.keys()
     changed = [name for name in made if kept[name] != made[name]]

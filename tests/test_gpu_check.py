@@ -510,7 +510,7 @@ from cuda_shim import device as shim
 
 from convalgos.gpu.device import calibrate
 from convalgos.gpu.device import use
-from convalgos.tools.gpu_check import cases, compiling, quick, sweep
+from convalgos.tools.gpu_check import cases, compiling, pooling, quick, sweep
 from convalgos.tools.gpu_check import timing as times
 from convalgos.tools.gpu_check import __main__ as command
 from convalgos.tools.gpu_check.worker import Here
@@ -521,6 +521,7 @@ cases.types = compiling.types = lambda names: ["float32"]
 quick.REGULAR = quick.ODD = quick.USED = quick.AWKWARD = cases.USED
 cases.CAUSAL = times.CALLS = sweep.GROUPS = ()
 calibrate.COPIED, calibrate.SQUARE = 1 << 12, 16
+pooling.WINDOWS = [(what, (2, 3, *(min(n, 12) for n in s[2:])), how) for what, s, how in pooling.WINDOWS]
 compiling.builds_to_try = lambda device: []
 command.suites = lambda: {"none": ()}
 with use(shim.ShimDevice()) as device:

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from cuda_shim import device as shim
-from helpers import Guarded, check, check_filter_gradient, example, table_problems
+from helpers import KINDS, Guarded, check, check_filter_gradient, example, table_problems
 
 import convalgos as ca
 from convalgos.core.allocator import aligned_empty
@@ -55,12 +55,11 @@ def test_every_build_computes(dtype):
             )
             assert DIRECT.why_not(problem) is None
             steps = -(-problem.gemm_m // STEP)
-            for tile in tiles(dtype):
-                for parts in {1, 2, steps}:
+            for turn, tile in enumerate(tiles(dtype), layout == LAYOUTS[0]):
+                for at, parts in enumerate((1, 2, steps), turn):
                     plan = planned(problem, tile, parts)
                     launched.add(plan.launches[0].build)
-                    check_filter_gradient(DIRECT, problem, plan, "integers")
-                check_filter_gradient(DIRECT, problem, plan, "reals")
+                    check_filter_gradient(DIRECT, problem, plan, KINDS[at % 2])
     assert launched == set(ours)
 
 
@@ -70,13 +69,15 @@ def tiles(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_table_of_awkward_problems(dtype):
+    """Each in one layout, and in the other in the other type."""
     served = 0
     with use(shim.ShimDevice()):
-        for problem, reason in table_problems(DIRECT, dtype):
+        table = [*table_problems(DIRECT, dtype)]
+        for problem, reason in table[dtype == "float64" :: 4] + table[2 + (dtype == "float32") :: 4]:
             assert reason is None, f"{problem}: {reason}"  # it always serves
             check(DIRECT, problem, "reals")
             served += 1
-    assert served > 100
+    assert served > 60
 
 
 def test_many_parts_are_added_in_one_order():

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from cuda_shim import device as shim
-from helpers import PROBLEMS, Guarded, check_filter_gradient, example
+from helpers import KINDS, PROBLEMS, Guarded, check_filter_gradient, example
 
 from convalgos.core.problem import LAYOUTS, ConvProblem
 from convalgos.gpu import implicit_gemm_weights
@@ -46,14 +46,13 @@ def test_every_build_computes(algorithm):
             problem = asked(text, algorithm, layout=layout, dtype=dtype)
             assert algorithm.why_not(problem) is None
             steps = -(-problem.gemm_m // algorithm.step(problem))
-            for tile in algorithm.tiles(problem):
-                for parts in {1, steps}:
+            for turn, tile in enumerate(algorithm.tiles(problem), layout == LAYOUTS[0]):
+                for parts, kind in ((1, KINDS[turn % 2]), (steps, KINDS[1 - turn % 2])):
                     copied = is_copied(problem, problem.w_shape[1], problem.gemm_n)
                     module = implicit_gemm_weights_build(algorithm.math, dtype, tile, layout, copied)
                     plan = SplitKWeightsPlan(problem, algorithm, module, "implicit_gemm_weights", tile, parts)
                     launched.add(plan.launches[0].build)
-                    check_filter_gradient(algorithm, problem, plan, "integers")
-                check_filter_gradient(algorithm, problem, plan, "reals")
+                    check_filter_gradient(algorithm, problem, plan, kind)
     missed = set(algorithm.builds()) - launched
     assert not missed, f"no problem runs {', '.join(map(str, missed))}"
 

@@ -309,7 +309,7 @@ def test_formats_follow_from_the_type_of_x():
 
 
 @given(problems())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_text_form_round_trips(problem):
     assert ConvProblem.parse(str(problem)) == problem
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -51,12 +52,9 @@ def _problems() -> Iterator[ConvProblem]:
 
 
 def _check_one(algorithm: Algorithm, problem: ConvProblem, turn: int) -> None:
-    p, rng = problem, np.random.default_rng(turn)
-    x, w = (_draw(rng, shape, t, turn) for shape, t in ((p.x_shape, p.dtype), (p.w_shape, p.w_dtype)))
-    quantization = _quantization(p, rng, turn)
-    bias = rng.integers(-(2**20), 2**20, p.K).astype(np.int32) if turn % 2 else None
+    p = problem
     activation = "relu" if turn % 4 > 1 else None
-    expected = _defined(p, x, w, quantization, bias, activation)
+    x, w, quantization, bias, expected = _example(p, turn, activation)
     allowed = _allowed(algorithm, p, x, w, quantization) if algorithm.approximates else 0.0
 
     def laid(array: Any) -> Any:
@@ -77,6 +75,19 @@ def _check_one(algorithm: Algorithm, problem: ConvProblem, turn: int) -> None:
         assert not wrong.size, f"{told}: {len(wrong)} of {expected.size} differ, the first at {wrong[0]}"
         assert out.intact() and given.intact(), f"{told}: wrote outside y"
         assert np.array_equal(given.array, laid(x)), f"{told}: wrote x"
+
+
+@lru_cache(192)  # of the table, which each algorithm goes through
+def _example(p: ConvProblem, turn: int, activation: str | None) -> tuple[Any, ...]:
+    """x, w, how they are quantised, the bias, and y by the definition."""
+    rng = np.random.default_rng(turn)
+    x, w = (_draw(rng, shape, t, turn) for shape, t in ((p.x_shape, p.dtype), (p.w_shape, p.w_dtype)))
+    quantization = _quantization(p, rng, turn)
+    bias = rng.integers(-(2**20), 2**20, p.K).astype(np.int32) if turn % 2 else None
+    expected = _defined(p, x, w, quantization, bias, activation)
+    for array in (x, w, expected):
+        array.flags.writeable = False
+    return x, w, quantization, bias, expected
 
 
 def _check_figures(algorithm: Algorithm, p: ConvProblem) -> None:

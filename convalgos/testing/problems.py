@@ -59,7 +59,7 @@ n1 c4 h10 w7 k12 r3 s3 p1 groups4       # with a multiplier
 n1 c17 h12 w13 k17 r5 s5 p2 stride2 groups17
 n1 c3 h15 w14 k3 r7 s7 p6 dilation2 groups3
 n1 c33 h5 w5 k33 r3 s3 groups33
-n1 c8 h20 w33 k8 r31 s31 p15 groups8    # a kernel larger than the plane
+n1 c4 h20 w33 k4 r31 s31 p15 groups4    # a kernel larger than the plane
 n2 c16 h24 w25 k16 r3 s3 p1:0,0:1 groups16
 n1 c3 h8 w9 k4 r3 s3 p1 convolution
 n1 c4 h8 w9 k4 r3 s2 p0:1,2 groups4 convolution
