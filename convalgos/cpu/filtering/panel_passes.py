@@ -33,8 +33,8 @@ WORDS = len(ROW_SUM_FIELDS.names or ())
 # and `turn_back` bring lines to panels and back. `load` and `store` convert elements, or are 0, to and from
 # lines `pitch` elements apart. The others are bytes from `scratch`, behind the records, on.
 PANEL_FIELDS = fields(
-    "x y scratch scratch_bytes tasks lines size width steps records kernels turn turn_back load store x_bytes "
-    "y_bytes pitch elements_at panel_at other_at table_at"
+    "x y scratch scratch_bytes tasks lines size width steps records kernels turn turn_back load store "
+    "x_bytes y_bytes pitch elements_at panel_at other_at table_at"
 )
 
 

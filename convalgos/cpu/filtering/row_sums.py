@@ -144,13 +144,13 @@ class RowRecord(NamedTuple):
     """What a kernel of rows is launched with.
 
     record: (fields of ROW_SUM_FIELDS,) int64, without addresses of x, y and scratch; kept: what it points to.
-    count: elements of y. scratch_bytes: of each task.
+    elements: of y. scratch_bytes: of each task.
     """
 
     kernel: int
     record: np.ndarray
     kept: tuple[np.ndarray, ...]
-    count: int
+    elements: int
     tasks: int
     scratch_bytes: int
 
@@ -202,7 +202,7 @@ class RowPass:
         third: str = "", of: np.dtype | None = None, into: np.dtype | None = None,
     ):  # fmt: skip
         made = row_record(outer, rows, inner, dtype, by, fill, threads, of, into)
-        self.count, names = made.count, ROW_SUM_FIELDS.names
+        self.count, names = made.elements, ROW_SUM_FIELDS.names
         scratch_bytes = made.tasks * made.scratch_bytes
         self.run = RecordLaunch(made.kernel, made.record, names, scratch_bytes, made.tasks, made.kept, third)
 
