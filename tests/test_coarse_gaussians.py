@@ -8,9 +8,11 @@ from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import block_kernels, coarse_gaussians, coarse_lines, row_sums
+from convalgos.cpu.filtering import block_kernels, coarse_gaussians, coarse_lines, panel_passes, row_sums
 from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
+from convalgos.cpu.filtering.panel_passes import PanelPass, panel_width
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
+from convalgos.cpu.vectors import simd
 from convalgos.ndimage import approximations
 
 MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
@@ -53,7 +55,7 @@ def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
         for shape, sigma in (
             ((1760,), 18), ((3, 1001), (0, 16.3)), ((2, 40, 1203), (0, 12, 14.1)),
             ((1, 6001, 1), (0, 110, 0)), ((30, 1024), (33, 11)), ((2, 1000), (0, 18.5)), ((41,), 19),
-            ((6, 333), (0, 71)),
+            ((3, 333), (0, 71)),
         ):  # fmt: skip
             x = (rng.random(shape) - 0.3).astype(dtype)
             y, before = np.full(shape, np.nan, dtype), x.copy()
@@ -194,3 +196,85 @@ def test_sums_of_rows(size, around, monkeypatch):
             taken = known[:, by.sources[by.firsts[j] + np.arange(6)]]  # (outer, 6, inner)
             assert np.array_equal(y[:, j], np.einsum("t,oti->oi", by.weights[j % 3], taken))
         assert np.isnan(memory[:3]).all()
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_between_two_places(size, threads, monkeypatch):
+    """Runs of rows that are sums of the same four, whole and some vectors of each at a time."""
+    monkeypatch.setattr(row_sums, "SHARE", 1)
+    rng = np.random.default_rng(2)
+    for outer, rows, inner in ((1, 7, 125), (3, 9, 33), (2, 4, 1), (70, 5, 20)):
+        firsts = np.repeat(rng.permutation(rows - 3), rng.integers(1, 6, rows - 3))
+        by = RowSums(firsts, rng.integers(-1, rows, rows), rng.integers(-3, 4, (len(firsts), 4)) * 1.0)
+        x = rng.integers(-9, 9, (outer, rows, inner)).astype(f"f{size}")
+        memory = np.full(outer * by.rows * inner + 3, np.nan, x.dtype)
+        y = memory[3:].reshape(outer, by.rows, inner)
+        made = row_sums.row_record(outer, rows, inner, x.dtype, by, 7.0, threads)
+        assert made.kernel == row_sums.spread_rows(size, simd.lanes(size))
+        RowPass(outer, rows, inner, x.dtype, by, 7.0, threads).run(x, y)
+        known = np.concatenate([x, np.full((outer, 1, inner), 7.0)], 1)
+        expected = np.stack([np.einsum("t,oti->oi", w, known[:, by.sources[first + np.arange(4)]])
+                             for first, w in zip(firsts, by.weights, strict=True)], 1)  # fmt: skip
+        np.testing.assert_array_equal(y, expected)
+        assert np.isnan(memory[:3]).all()
+
+
+@pytest.mark.parametrize("name", ["int8", "uint16", "float32", "float64"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_lines_in_panels(name, threads, monkeypatch):
+    """Sums of whole numbers by two tables and by three, of panels that lines fill in part."""
+    monkeypatch.setattr(panel_passes, "SHARE", 1)
+    monkeypatch.setattr(panel_passes, "PANEL", 1 << 14)
+    dtype, rng = np.dtype(name), np.random.default_rng(3)
+    short = dtype if dtype.kind in "iu" else None
+    sums = np.dtype(np.float32) if short else dtype
+    for lines, size in ((5, 9), (150, 40), (33, 17), (64, 16), (7, 600)):
+        x = rng.integers(0, 4, (lines, size)).astype(dtype)
+        memory = np.full(x.size + 2, 77, dtype)
+        y = memory[1:-1].reshape(lines, size)
+        tables, rows = [], size
+        for count, taps in [*[(6, 3), (5, 2)][: 1 + lines % 2], (size, 4)]:
+            weights = rng.integers(0, 2, (count, taps)) * 1.0
+            tables.append(RowSums(np.sort(rng.integers(0, 3, count)), rng.integers(-1, rows, 6), weights))
+            rows = count
+        PanelPass(lines, size, sums, tables, 2.0, threads, short, short).run(x, y)
+        expected = x.astype(float)
+        for by in tables:
+            known = np.concatenate([expected, np.full((lines, 1), 2.0)], 1)
+            taken = known[:, by.sources[by.firsts[:, None] + np.arange(by.weights.shape[1])]]
+            expected = np.einsum("lrt,rt->lr", taken, by.weights)
+        if short:
+            expected = np.minimum(expected, np.iinfo(dtype).max)
+        np.testing.assert_array_equal(y, expected)
+        assert memory[0] == memory[-1] == 77
+
+
+def test_widths_of_panels():
+    """All threads have as many vectors, as far as that goes, and no panel has more than fit."""
+    assert [panel_width(n, 100, 64, threads) for n, threads in ((1, 1), (64, 2), (9, 1), (9, 2))] == [
+        1,
+        8,
+        5,
+        5,
+    ]
+    assert panel_width(100, 1 << 20, 64, 2) == 1
+
+
+@pytest.mark.parametrize("name", ["uint8", "int16", "float32", "float64"])
+def test_last_axes_in_panels(name, monkeypatch):
+    """Lines of one axis, and of the coarse rows of others."""
+    dtype, rng = np.dtype(name), np.random.default_rng(7)
+    made, kind = [], coarse_gaussians.PanelPass
+    coarse_gaussians.coarse_chain.cache_clear()
+    monkeypatch.setattr(coarse_gaussians, "PanelPass", lambda *args: made.append(args) or kind(*args))
+    shapes = ((9, 30), -1), ((4, 70, 33), 2), ((70, 41), None), ((40, 700), -1), ((130, 20), 1)
+    for number, (mode, (shape, axes)) in enumerate(zip(MODES, shapes, strict=True), 1):
+        largest = np.iinfo(dtype).max if dtype.kind in "iu" else 9.0
+        x = (rng.random(shape) * largest).astype(dtype)
+        given = {"mode": mode, "cval": 5, "axes": axes}
+        found = ndimage.gaussian_filter(x, 25, max_rel_error=1e-3, **given)
+        expected = scipys.gaussian_filter(x, 25, output="f8", **given)
+        towards, allowed = expected - found, 1e-3 * largest
+        assert len(made) == number and found.dtype == dtype
+        assert -allowed <= towards.min() and towards.max() <= allowed + (dtype.kind in "iu")

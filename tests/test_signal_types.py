@@ -63,6 +63,22 @@ def test_fill_values_of_complex_images_are_compiled(monkeypatch):
         assert np.allclose(ca.signal.convolve2d(x, w, fillvalue=fill), wanted)
 
 
+@pytest.mark.parametrize("char", ["b", "B", "h", "I", "l"])
+def test_fill_values_of_integers_are_cut_off(char, monkeypatch):
+    """As SciPy does it, by compiled calls; what the type does not hold is SciPy's to refuse."""
+    rng = np.random.default_rng(3)
+    x, w = rng.integers(0, 40, (5, 7)).astype(char), rng.integers(0, 40, (3, 2)).astype(char)
+    fills = [fill for fill in (1.5, 2.0, 0.7, -0.5, -3.7, 127.9) if fill > -1 or char.islower()]
+    theirs = [scipy.signal.correlate2d(x, w, fillvalue=fill) for fill in fills]
+    for name in ("convolve2d", "correlate2d"):
+        for fill in (1e10, -200.0) if char == "b" else ():
+            with pytest.raises(ValueError, match="fillvalue"):
+                getattr(ca.signal, name)(x, w, fillvalue=fill)
+    monkeypatch.setattr(scipy.signal, "correlate2d", None)
+    for fill, wanted in zip(fills, theirs, strict=True):
+        np.testing.assert_array_equal(ca.signal.correlate2d(x, w, fillvalue=fill), wanted)
+
+
 @pytest.mark.parametrize("name", ["convolve", "correlate"])
 def test_halves_of_several_axes(name, monkeypatch):
     """What SciPy transforms, ours does; what it refuses to sum is refused."""

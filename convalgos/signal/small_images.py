@@ -202,10 +202,12 @@ def _bordered(
     dtype: np.dtype, x_shape: tuple[int, ...], w_shape: tuple[int, ...], correlates: bool, mode: str,
     boundary: str, fill: Any, of_fill: type,
 ) -> Small | None:  # fmt: skip
-    if dtype.kind in "iu" and not (of_fill is int and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max):
-        return None
     if of_fill is complex and dtype.kind != "c":
         return None
+    if dtype.kind in "iu":
+        fill = int(fill)  # SciPy cuts it off, too, and refuses what the type does not hold
+        if not np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max:
+            return None
     if len(x_shape) != 2 or len(w_shape) != 2 or 0 in x_shape or 0 in w_shape:
         return None
     if mode not in ("full", "same", "valid") or boundary not in BOUNDARIES:

@@ -32,6 +32,7 @@ from convalgos.cpu.filtering.coarse_grids import (
     sums_on_grid,
 )
 from convalgos.cpu.filtering.coarse_lines import BlockPass
+from convalgos.cpu.filtering.panel_passes import PanelPass
 from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
 from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -40,6 +41,7 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
 NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
+FEWEST = 4  # lines that are filtered side by side, in panels; Zen 4
 SHORT = 1 << 9  # elements of rows that are multiplied by matrices rather than turned over; Sapphire Rapids
 FEW_TURNED = 3 << 14  # elements that NumPy turns over, or adds to, before a run is bound; Sapphire Rapids
 SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of its own takes 2 us
@@ -126,7 +128,10 @@ class CoarseAxis(NamedTuple):
 def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: int) -> str | None:
     """Why a `CoarseChain` takes longer than other ways, in a sentence, or None."""
     first = min(axes)
-    if not first.in_blocks and math.prod(shape[first.axis + 1 :]) * itemsize < NARROW:
+    inner = math.prod(shape[first.axis + 1 :])
+    if inner == 1 and math.prod(shape) // shape[first.axis] >= FEWEST:
+        return None  # panels of them are
+    if not first.in_blocks and inner * itemsize < NARROW:
         return "rows along the first of the axes would be turned over before there are fewer of them"
     return None
 
@@ -152,7 +157,7 @@ class CoarseChain:
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
         self._of, self._into = of, into
-        self._passes: list[RowPass | MatrixPass | BlockPass | _Turn] = []
+        self._passes: list[RowPass | MatrixPass | BlockPass | PanelPass | _Turn] = []
         self._add(shape, axes)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
@@ -168,6 +173,9 @@ class CoarseChain:
             filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
             given = outer, size, self._dtype, int(one.step), filtered, one.boundary
             self._passes.append(BlockPass(*given, self._fill, self._threads, of, into))
+            return
+        if inner == 1 and not others and outer >= FEWEST:
+            self._filter_panels(one, size, outer, of, into)
             return
         if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
             return
@@ -187,6 +195,17 @@ class CoarseChain:
         if into is not None:
             up = up._replace(weights=up.weights * NUDGED)
         self._sum(outer, (middle or down).rows, inner, up, None, into)
+
+    def _filter_panels(
+        self, one: CoarseAxis, size: int, lines: int, of: np.dtype | None, into: np.dtype | None
+    ) -> None:
+        """Lines of elements behind each other."""
+        filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
+        down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
+        if into is not None:
+            up = up._replace(weights=up.weights * NUDGED)
+        sums = [each for each in (down, middle, up) if each is not None]
+        self._passes.append(PanelPass(lines, size, self._dtype, sums, self._fill, self._threads, of, into))
 
     def _multiply(self, one: CoarseAxis, size: int, rows: int) -> bool:
         """Rows of elements by matrices, if they are sums of nothing else."""

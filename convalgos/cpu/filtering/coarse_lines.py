@@ -8,6 +8,8 @@ steps and their error.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
@@ -24,9 +26,9 @@ from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_within
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.vectors import simd
 
-# (lines, standard deviations in a line) up to and from which it takes less time than sums or a recursion
-# along the only axis; Zen 4. More lines keep the lanes of recursions busy, and pay for their ends.
-ALONE = (8, 2), (32, 20), (128, 80), (256, 160)
+# (lines, standard deviations in a line) up to and from which it takes less time than sums, or panels of lines
+# along the only axis; Zen 4. More lines fill the lanes of panels, and pay for their ends.
+ALONE = (3, 2), (4, 5), (8, 10), (16, 30), (64, 50), (math.inf, 80)
 # (lines, elements of a line, standard deviations in it) up to and from which it takes less time than other
 # grids along the last of several axes; Sapphire Rapids
 LAST = (8, 1 << 12, 54), (256, 1 << 13, 160)

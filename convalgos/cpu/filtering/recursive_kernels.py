@@ -129,23 +129,35 @@ def fill_panel_row(v: Vec, target: Value, value: Value) -> None:
 
 
 @jit.helper
-def turn_lines(size: int, lanes: int, first: int, length: int, lines: int, panel: int, back: bool) -> None:
-    """Some rows, of which the first lies at an address, into a panel, or back from there."""
-    for j in range(WIDTH):
+def turn_lines(
+    size: int, lanes: int, width: int, first: int, pitch: int, length: int, lines: int, panel: int, back: bool
+) -> None:  # fmt: skip
+    """Some rows, `pitch` elements apart, into a panel of `width` vectors, or back from there."""
+    for j in range(width):
         rows = min(lanes, lines - j * lanes)
         if rows > 0:
             for i in range(0, length, lanes):
-                columns, place = min(lanes, length - i), panel + (i * WIDTH + j) * lanes * size
-                at = first + (j * lanes * length + i) * size
+                columns, place = min(lanes, length - i), panel + (i * width + j) * lanes * size
+                at = first + (j * lanes * pitch + i) * size
                 whole = rows == lanes and columns == lanes
                 if back and whole:
-                    place_whole_square(size, lanes, place, WIDTH * lanes, at, length)
+                    place_whole_square(size, lanes, place, width * lanes, at, pitch)
                 elif back:
-                    place_square(size, lanes, place, WIDTH * lanes, rows, columns, at, length)
+                    place_square(size, lanes, place, width * lanes, rows, columns, at, pitch)
                 elif whole:
-                    load_whole_square(size, lanes, at, length, place, WIDTH * lanes)
+                    load_whole_square(size, lanes, at, pitch, place, width * lanes)
                 else:
-                    load_square(size, lanes, at, length, rows, columns, place, WIDTH * lanes)
+                    load_square(size, lanes, at, pitch, rows, columns, place, width * lanes)
+
+
+@jit.specialise
+def turn_panel(SIZE: int, LANES: int, BACK: int) -> jit.Kernel:
+    """`turn_lines` for other kernels, which call it by its address."""
+
+    def turn_panel(width: int, first: int, pitch: int, length: int, lines: int, panel: int) -> None:
+        turn_lines(SIZE, LANES, width, first, pitch, length, lines, panel, BACK != 0)
+
+    return turn_panel
 
 
 @jit.specialise
@@ -165,7 +177,7 @@ def filter_recursively(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
             place = (unit // across * a.size * a.after + first) * SIZE
             line, lines = unit * wide * a.size * SIZE, a.before - unit * wide
             if a.after == 1:
-                turn_lines(SIZE, LANES, a.x + line, a.size, lines, x, False)
+                turn_lines(SIZE, LANES, WIDTH, a.x + line, a.size, a.size, lines, x, False)
             else:
                 copy_columns(SIZE, LANES, a.x + place, a.after, x, wide, a.size, a.after - first)
             for column in range(0, wide * SIZE, TOGETHER * LANES * SIZE):
@@ -173,7 +185,7 @@ def filter_recursively(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
                     SIZE, LANES, PAIRS, x + column, y + column, a.size, a.sources, a.reach, a.numbers
                 )
             if a.after == 1:
-                turn_lines(SIZE, LANES, a.y + line, a.size, lines, y, True)
+                turn_lines(SIZE, LANES, WIDTH, a.y + line, a.size, a.size, lines, y, True)
             else:
                 copy_columns(SIZE, LANES, y, wide, a.y + place, a.after, a.size, a.after - first)
 
@@ -274,9 +286,8 @@ def filter_windows(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
             if a.after == 1:
                 plane = unit * wide
                 fill_numbers(SIZE, a, scratch, plane, 1, NUMBERS * PAIRS + 1, wide)
-                turn_lines(
-                    SIZE, LANES, a.x + plane * a.size * SIZE, a.size, a.planes - plane, x + a.low * row, False
-                )
+                begin, lines = a.x + plane * a.size * SIZE, a.planes - plane
+                turn_lines(SIZE, LANES, WIDTH, begin, a.size, a.size, lines, x + a.low * row, False)
             else:
                 fill_numbers(SIZE, a, scratch, plane, 0, NUMBERS * PAIRS + 1, wide)
                 at = a.x + (plane * a.size * a.after + first) * SIZE
@@ -295,7 +306,8 @@ def filter_windows(SIZE: int, LANES: int, PAIRS: int) -> jit.Kernel:
                     SIZE, LANES, PAIRS, x + column, y + column, a.outputs, a.taps, a.half, scratch + column
                 )
             if a.after == 1:
-                turn_lines(SIZE, LANES, a.y + plane * a.outputs * SIZE, a.outputs, a.planes - plane, y, True)
+                begin, lines = a.y + plane * a.outputs * SIZE, a.planes - plane
+                turn_lines(SIZE, LANES, WIDTH, begin, a.outputs, a.outputs, lines, y, True)
             else:
                 at = a.y + (plane * a.outputs * a.after + first) * SIZE
                 copy_columns(SIZE, LANES, y, wide, at, a.after, a.outputs, a.after - first)

@@ -5,7 +5,7 @@ Rows of short integers are summed as they are read, and stored as the integers t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,18 +17,24 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.simd import call, carray, pointer
+from convalgos.cpu.vectors.blocks import loop_chunks
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
 CACHE = 1 << 19  # bytes of the rows under a sum, in the second cache; Zen 4
 SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
 SHARE = 1 << 13  # products of vectors that are worth a thread; Sapphire Rapids
 UNITS = 4  # of work for each thread
+SPREAD = 4  # rows that rows between two places of a grid are sums of
+AT_ONCE = 4  # vectors of each of them in registers
+SPREAD_BYTES = 1 << 10  # of rows that are written some vectors of each at a time, at most; Zen 4
 # x and y are (outer, rows, inner). Row j of y is the sum over t of weights[j % phases][t] times the row of x
 # that `sources` has at firsts[j] + t, where -1 is the fill value. `stream` is 0, or stores a line around the
-# caches or as integers. x_bytes, y_bytes: of an element.
+# caches or as integers. x_bytes, y_bytes: of an element. `runs` are rows of y from which on others have equal
+# firsts, and their end.
 ROW_SUM_FIELDS = fields(
     "x y scratch scratch_bytes tasks outer x_rows y_rows inner chunk chunks bands firsts sources places "
-    "weights phases taps filling sums stream line_at x_bytes y_bytes"
+    "weights phases taps filling sums stream line_at x_bytes y_bytes runs run_count"
 )
 
 
@@ -47,35 +53,141 @@ class RowSums(NamedTuple):
         return len(self.firsts)
 
 
+@jit.helper
+def find_summed(a: Any, j: int, at: int, outer: int, table: int) -> None:
+    """The addresses of rows of x, from an element on, that row j of y is a sum of."""
+    found = carray(pointer(table), a.taps, np.int64)
+    first = carray(pointer(a.firsts), a.y_rows, np.int64)[j]
+    sources = carray(pointer(a.sources), a.places, np.int64)
+    for t in range(a.taps):
+        source = sources[first + t]
+        x = a.x + ((outer * a.x_rows + source) * a.inner + at) * a.x_bytes
+        found[t] = a.filling if source < 0 else x
+
+
 @jit.specialise
 def sum_rows(SIZE: int) -> jit.Kernel:
     """The units of a task: some columns of some rows of y."""
 
     def sum_rows(args: int, task: int) -> None:
         a = carray(pointer(args), 1, ROW_SUM_FIELDS)[0]
-        scratch = a.scratch + task * a.scratch_bytes
-        table, line = carray(pointer(scratch), a.taps, np.int64), scratch + a.line_at
-        firsts = carray(pointer(a.firsts), a.y_rows, np.int64)
-        sources = carray(pointer(a.sources), a.places, np.int64)
+        table = a.scratch + task * a.scratch_bytes
+        line = table + a.line_at
         units = a.outer * a.chunks * a.bands
         for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
             band, part = unit % a.bands, unit // a.bands
             at, o = part % a.chunks * a.chunk, part // a.chunks
             count = min(a.chunk, a.inner - at)
             for j in range(a.y_rows * band // a.bands, a.y_rows * (band + 1) // a.bands):
-                for t in range(a.taps):
-                    source = sources[firsts[j] + t]
-                    x = a.x + ((o * a.x_rows + source) * a.inner + at) * a.x_bytes
-                    table[t] = a.filling if source < 0 else x
+                find_summed(a, j, at, o, table)
                 phase = j % a.phases if a.phases < a.y_rows else j  # which spares most a division
                 weights = a.weights + phase * a.taps * SIZE
                 y = a.y + ((o * a.y_rows + j) * a.inner + at) * a.y_bytes
                 into = y if a.stream == 0 else line
-                call(a.sums, (scratch, weights, a.taps, count, into, 0, 1))
+                call(a.sums, (table, weights, a.taps, count, into, 0, 1))
                 if a.stream != 0:
                     call(a.stream, (line, y, count))
 
     return sum_rows
+
+
+@jit.specialise
+def spread_rows(SIZE: int, LANES: int) -> jit.Kernel:
+    """The units of a task: some runs of rows of y, which are whole and sums of SPREAD rows of x."""
+
+    def spread_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, ROW_SUM_FIELDS)[0]
+        table = a.scratch + task * a.scratch_bytes
+        runs = carray(pointer(a.runs), a.run_count + 1, np.int64)
+        units = a.outer * a.bands
+        for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+            band, o = unit % a.bands, unit // a.bands
+            for run in range(a.run_count * band // a.bands, a.run_count * (band + 1) // a.bands):
+                begin, rows = runs[run], runs[run + 1] - runs[run]
+                find_summed(a, begin, 0, o, table)
+                y = a.y + (o * a.y_rows + begin) * a.inner * a.y_bytes
+                into = y if a.stream == 0 else table + a.line_at
+                weights = a.weights + begin * SPREAD * SIZE
+                spread_run(SIZE, LANES, table, weights, rows, a.inner, into)
+                if a.stream != 0:
+                    call(a.stream, (into, y, rows * a.inner))
+
+    return spread_rows
+
+
+@simd.emitter
+def spread_run(v: Vec, table: Value, weights: Value, rows: Value, count: Value, y: Value) -> None:
+    """y (rows, count) = weights (rows, SPREAD) times the lines at addresses, which stay in registers."""
+    w, to = v.pointer(weights), v.pointer(y)
+
+    def chunk(at: Value, vectors: int, mask: Value = None) -> None:
+        masks = [None] * (vectors - 1) + [mask]
+        places = [v.iadd(at, m * v.lanes) for m in range(vectors)]
+        lines = [
+            [load_lanes(v, v.pointer(v.table64(table, t)), place, each)
+             for place, each in zip(places, masks, strict=True)]
+            for t in range(SPREAD)
+        ]  # fmt: skip
+        with v.loop(rows) as j:
+            row, first = v.imul(j, count), v.imul(j, SPREAD)
+            scales = [v.broadcast(w, v.iadd(first, t)) for t in range(SPREAD)]
+            for m, (place, each) in enumerate(zip(places, masks, strict=True)):
+                total = v.fmul(lines[0][m], scales[0])
+                for line, scale in zip(lines[1:], scales[1:], strict=True):
+                    total = v.fma(line[m], scale, total)
+                store_lanes(v, total, to, v.iadd(row, place), each)
+
+    loop_chunks(v, v, count, AT_ONCE, chunk)
+
+
+class RowRecord(NamedTuple):
+    """What a kernel of rows is launched with.
+
+    record: (fields of ROW_SUM_FIELDS,) int64, without addresses of x, y and scratch; kept: what it points to.
+    elements: of y. scratch_bytes: of each task.
+    """
+
+    kernel: int
+    record: np.ndarray
+    kept: tuple[np.ndarray, ...]
+    elements: int
+    tasks: int
+    scratch_bytes: int
+
+
+def row_record(
+    outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int,
+    of: np.dtype | None = None, into: np.dtype | None = None,
+) -> RowRecord:  # fmt: skip
+    """Of what `RowPass` does."""
+    size, lanes, taps = dtype.itemsize, simd.lanes(dtype.itemsize), by.weights.shape[1]
+    count = outer * by.rows * inner
+    if into is not None:
+        around = store_within(KINDS.index(into.name), size, lanes)
+    else:
+        around = stream(size, lanes) if outgrows_caches(count * size, STREAMED_PLANES) else 0
+    runs = np.flatnonzero(np.diff(by.firsts, prepend=-1, append=-1))  # (runs + 1,)
+    is_whole = taps == SPREAD and len(by.weights) == by.rows and inner * size <= SPREAD_BYTES and of is None
+    spreads = is_whole and (into is not None or around == 0)
+    chunk = inner if spreads else min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
+    chunks = -(-inner // chunk)
+    threads = threads if outer * by.rows * -(-inner // lanes) * taps > SHARE else 1
+    most = len(runs) - 1 if spreads else by.rows
+    bands = 1 if threads == 1 else max(1, min(most, threads * UNITS // (outer * chunks)))
+    tasks = min(threads, outer * chunks * bands)
+    line_at = whole_lines(8 * taps)
+    scratch_bytes = line_at + whole_lines(chunk * size * (int(np.diff(runs).max()) if spreads else 1))
+    weights, filling = by.weights.astype(dtype), np.full(chunk, fill, of or dtype)
+    sums = sum_lines_of(KINDS.index(of.name), size, lanes) if of else sum_lines(FUSED, size, lanes)
+    values = (
+        0, 0, 0, scratch_bytes, tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
+        by.firsts.ctypes.data, by.sources.ctypes.data, len(by.sources), weights.ctypes.data, len(weights),
+        taps, filling.ctypes.data, sums, around, line_at, filling.itemsize, into.itemsize if into else size,
+        runs.ctypes.data, len(runs) - 1,
+    )  # fmt: skip
+    kernel = spread_rows(size, lanes) if spreads else sum_rows(size)
+    kept = *by, weights, filling, runs
+    return RowRecord(kernel, np.array(values, np.int64), kept, count, tasks, scratch_bytes)
 
 
 class RowPass:
@@ -89,30 +201,10 @@ class RowPass:
         self, outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int,
         third: str = "", of: np.dtype | None = None, into: np.dtype | None = None,
     ):  # fmt: skip
-        size, lanes, taps = dtype.itemsize, simd.lanes(dtype.itemsize), by.weights.shape[1]
-        self.count = outer * by.rows * inner  # elements of y
-        chunk = min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
-        chunks = -(-inner // chunk)
-        threads = threads if outer * by.rows * -(-inner // lanes) * taps > SHARE else 1
-        bands = 1 if threads == 1 else max(1, min(by.rows, threads * UNITS // (outer * chunks)))
-        tasks = min(threads, outer * chunks * bands)
-        line_at = whole_lines(8 * taps)
-        scratch_bytes = line_at + whole_lines(chunk * size)
-        weights, filling = by.weights.astype(dtype), np.full(chunk, fill, of or dtype)
-        kept = *by, weights, filling
-        if into is not None:
-            around = store_within(KINDS.index(into.name), size, lanes)
-        else:
-            around = stream(size, lanes) if outgrows_caches(self.count * size, STREAMED_PLANES) else 0
-        sums = sum_lines_of(KINDS.index(of.name), size, lanes) if of else sum_lines(FUSED, size, lanes)
-        values = (
-            0, 0, 0, scratch_bytes, tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
-            by.firsts.ctypes.data, by.sources.ctypes.data, len(by.sources), weights.ctypes.data, len(weights),
-            taps, filling.ctypes.data, sums, around, line_at, filling.itemsize,
-            into.itemsize if into else size,
-        )  # fmt: skip
-        record, names = np.array(values, np.int64), ROW_SUM_FIELDS.names
-        self.run = RecordLaunch(sum_rows(size), record, names, tasks * scratch_bytes, tasks, kept, third)
+        made = row_record(outer, rows, inner, dtype, by, fill, threads, of, into)
+        self.count, names = made.elements, ROW_SUM_FIELDS.names
+        scratch_bytes = made.tasks * made.scratch_bytes
+        self.run = RecordLaunch(made.kernel, made.record, names, scratch_bytes, made.tasks, made.kept, third)
 
 
 class MatrixPass:

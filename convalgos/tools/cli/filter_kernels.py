@@ -15,6 +15,7 @@ from convalgos.cpu.filtering import (
     line_endings,
     line_passes,
     line_sums,
+    panel_passes,
     recursive_gaussians,
     recursive_kernels,
     row_sums,
@@ -65,6 +66,10 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             yield whole_sums.settle_window, (line_elements.KINDS.index(name), *kinds)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
+        yield row_sums.spread_rows, kinds
+        yield panel_passes.filter_panels, kinds
+        for back in (0, 1):
+            yield recursive_kernels.turn_panel, (*kinds, back)
         yield block_kernels.filter_blocks, (size, *block_kernels.block_tiles(size))
         for name in ("uint8", "int16", "uint16") if size == 4 else ():
             for ends in (line_sums.sum_lines_of, line_elements.store_within):
