@@ -282,8 +282,8 @@ def test_a_run_computes_in_the_memory_that_it_takes():
     del memory
     assert np.array_equal(net(small), y) and gone() is None  # nothing holds what was too small
     assert len(executor._contexts) == 1
-    net._memories.take(0)  # another run has it
-    assert np.array_equal(net(small), y) and len(executor._contexts) == 2
+    taken = net._memories.take(0)  # another run has it
+    assert np.array_equal(net(small), y) and {*executor._contexts} > {taken}
 
 
 def test_shapes_of_similar_work_take_layouts_and_algorithms():
