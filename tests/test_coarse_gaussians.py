@@ -225,7 +225,7 @@ def test_rows_between_two_places(size, threads, monkeypatch):
 def test_lines_in_panels(name, threads, monkeypatch):
     """Sums of whole numbers by two tables and by three, of panels that lines fill in part."""
     monkeypatch.setattr(panel_passes, "SHARE", 1)
-    monkeypatch.setattr(panel_passes, "PANEL", 1 << 14)
+    monkeypatch.setattr(panel_passes, "cache_sizes", lambda: (1 << 14, 1 << 14))
     dtype, rng = np.dtype(name), np.random.default_rng(3)
     short = dtype if dtype.kind in "iu" else None
     sums = np.dtype(np.float32) if short else dtype

@@ -34,12 +34,15 @@ class FilterRow:
         """That of a filter, which begins on a cache line."""
         with self._turns:
             self._turns.wait_for(lambda: self._turn == number)
-            if self._used + nbytes > self._whole.nbytes:
-                self._whole, self._used = aligned_empty(max(nbytes, self._whole.nbytes // 2), np.uint8), 0
-            found = self._whole[self._used : self._used + nbytes]
-            self._used += whole_lines(nbytes)
-            self._turn += 1
-            self._turns.notify_all()
+            try:
+                if self._used + nbytes > self._whole.nbytes:
+                    more = max(nbytes, self._whole.nbytes // 2)
+                    self._whole, self._used = aligned_empty(more, np.uint8), 0
+                found = self._whole[self._used : self._used + nbytes]
+                self._used += whole_lines(nbytes)
+            finally:  # where there is no memory, too: others wait
+                self._turn += 1
+                self._turns.notify_all()
         return found
 
     def offer(self, number: int, told: int) -> PlaceOffer:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import ALIGNMENT, whole_lines
+from convalgos.core.machine import cache_sizes
 from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_within
 from convalgos.cpu.filtering.recursive_kernels import turn_panel
 from convalgos.cpu.filtering.row_sums import ROW_SUM_FIELDS, RowSums, row_record
@@ -22,10 +23,7 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
 WIDEST = 8  # vectors of lines in a panel, at most
-PANEL = 1 << 20  # bytes of one, in the second cache; Zen 4
-LONG = (
-    1 << 11
-)  # bytes of a line that is converted apart from the next one: else the same sets of a cache hold both
+LONG = 1 << 11  # bytes of a line that is converted apart from the next: else they share sets of a cache
 SHARE = 1 << 13  # elements that are worth a thread; Zen 4
 WORDS = len(ROW_SUM_FIELDS.names or ())
 # x and y are (lines, size), of elements of x_bytes and y_bytes; a panel has `width` vectors of lines. `steps`
@@ -136,7 +134,7 @@ class PanelPass:
 
 
 def panel_width(vectors: int, size: int, nbytes: int, threads: int) -> int:
-    """Vectors of lines in a panel, of which all threads have as many; nbytes: of a vector."""
-    most = max(1, min(WIDEST, PANEL // (size * nbytes)))
+    """Vectors of lines in a panel, which lies in L2, as many for all threads; nbytes: of a vector."""
+    most = max(1, min(WIDEST, cache_sizes()[1] // (size * nbytes)))
     each = -(-vectors // threads)
     return -(-each // -(-each // most))
