@@ -11,7 +11,7 @@ from turns import medians
 
 import convalgos.jax as cj
 
-SECONDS = 2.0  # of a row
+SECONDS, TURN = 2.0, 0.05  # of a row, and in which one of the two is called in a row
 
 
 class Row(NamedTuple):
@@ -76,7 +76,7 @@ def main() -> None:
         y, wanted = ours(*arrays), theirs(*arrays)
         assert abs(y - wanted).max() <= 1e-4 * abs(wanted).max(), row
         calls = [lambda f=f, given=arrays: f(*given).block_until_ready() for f in (ours, theirs)]
-        a, b = medians(calls, SECONDS)
+        a, b = medians(calls, SECONDS, turn=TURN)
         print(f"| {row.text} | {1e3 * a:.3g} ms | {1e3 * b:.3g} ms | {b / a:.3g} |", flush=True)
 
 
