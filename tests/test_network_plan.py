@@ -13,7 +13,7 @@ from random_picks import picked_at_random
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import RELU
 from convalgos.core.errors import Unsupported
-from convalgos.core.layouts import array_shape
+from convalgos.core.layouts import array_shape, blocked_layout
 from convalgos.cpu.backward.per_thread import SlicedPlan
 from convalgos.cpu.im2col import Im2col
 from convalgos.cpu.runtime.plan import KernelPlan
@@ -582,6 +582,29 @@ def random_network(rng, batch):
     outputs = tuple(map(str, rng.choice(list(shapes)[1:], 2, replace=False)))
     graph = NetworkGraph(("x",), outputs, tuple(s.step for s in steps))
     return with_places(Planned(tuple(steps), shapes, layouts), graph), graph
+
+
+def test_views_of_slices_lie_where_these_do():
+    """In a layout in which nothing has to move, and in other shapes."""
+    blocked = blocked_layout(16)
+    shapes = {"whole": (1, 48, 10), "a": (1, 16, 10), "b": (1, 32, 10), "view": (1, 16, 10), "flat": (16, 10)}
+    layouts = {"whole": blocked, "a": blocked, "b": blocked, "view": "channels_last"}
+    places = {
+        "whole": 128,
+        "a": ("whole", 32),
+        "b": ("whole", 0),
+        "view": ("whole", 32),
+        "flat": ("whole", 32),
+    }
+    planned = Planned((), shapes, layouts, places=places, arena_bytes=128 + 48 * 40)
+    arena = aligned_empty(planned.arena_bytes, np.uint8)
+    placed = ArenaArrays(planned, arena)
+    arena[128:].view(np.float32)[:] = np.arange(480)
+    for name, begin in {"whole": 0, "b": 0, "a": 320, "view": 320, "flat": 320}.items():
+        array = placed.array(name)
+        assert array.shape == array_shape(layouts.get(name, "channels_first"), shapes[name])
+        assert placed.address(name) == array.ctypes.data == arena.ctypes.data + 128 + 4 * begin
+        assert np.array_equal(array.ravel(), np.arange(begin, begin + math.prod(shapes[name])))
 
 
 class Memory:

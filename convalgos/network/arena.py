@@ -229,11 +229,11 @@ class ArenaArrays:
             dtype = planned.dtype(name)
             flat = self._arena[place : place + math.prod(shape) * dtype.itemsize].view(dtype)
         else:
-            whole, channel = self.array(place[0]), place[1]
-            flat = whole[:, channel // self._block(name) :]
-            if planned.shapes[name][0] != 1:
+            whole, channel = place
+            flat = self.array(whole)[:, channel // self._block(whole) :]
+            if planned.shapes[whole][0] != 1:
                 return self._made.setdefault(name, flat[:, : shape[1]])
-            flat = flat.reshape(-1)[: math.prod(shape)]  # of one image
+            flat = flat.reshape(-1)[: math.prod(shape)]  # of one image; views of it may have other layouts
         return self._made.setdefault(name, flat.reshape(shape))
 
     def address(self, name: str) -> int | None:
@@ -241,13 +241,13 @@ class ArenaArrays:
         planned, place = self._planned, self._planned.places[name]
         if isinstance(place, int):
             return self._begin + place
-        if planned.shapes[name][0] != 1:
-            return None
         whole, channel = place
+        if planned.shapes[whole][0] != 1:
+            return None
         begin = self.address(whole)
         if begin is None:
             return None
-        elements = channel // self._block(name) * math.prod(self._shape(whole)[2:])
+        elements = channel // self._block(whole) * math.prod(self._shape(whole)[2:])
         return begin + elements * planned.dtype(name).itemsize
 
     def _shape(self, name: str) -> Shape:
