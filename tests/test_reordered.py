@@ -71,6 +71,18 @@ def test_reorders_of_bytes_are_numpys(shape):
         reorder.Reorder(shape, 1, "channels_first", "blocked8")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+def test_a_single_channel_is_copied(dtype):
+    """Nothing has to move, but a network may ask for it where a map moves."""
+    for shape in ((2, 1, 37), (1, 1, 16, 20), (3, 1, 1)):
+        x = np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+        last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        for source, target, given, wanted in ((*PLAIN, x, last), (*PLAIN[::-1], last, x)):
+            found = np.full_like(wanted, 77)
+            reorder.Reorder(shape, x.itemsize, source, target)(given, found)
+            assert np.array_equal(found, wanted), (source, target)
+
+
 def test_maps_that_are_the_same_memory():
     for shape in ((1, 16, 3, 5), (2, 32, 1, 1), (3, 1, 4, 4), (1, 24, 1, 1), (2, 16, 1)):
         logical = np.arange(np.prod(shape)).reshape(shape)

@@ -133,7 +133,7 @@ class Reorder:
         )  # fmt: skip
         self._record = record_of_words(REORDER_FIELDS, (0,) * len(RUN_FIELDS.split()) + values)
         self._arguments, self._address = by_name(self._record), self._record.ctypes.data
-        if not blocks and channels <= FEW:
+        if not blocks and 1 < channels <= FEW:
             self._kernel = reorder_few(itemsize, lanes, channels, target == "channels_last")
         elif 1 in widths:
             self._kernel = (reorder_rows if widths[0] == 1 else reorder_pixels)(itemsize, lanes)
