@@ -217,12 +217,12 @@ class _Assembly:
         """The plan of a step in the layouts of an option, and its seconds."""
         if option.candidate is None:
             dtype = self._dtypes.get(next(iter(step.inputs), ""), "float32")
-            if not isinstance(step, Rearrangement):
-                return plan_of(step, self._shapes, option.writes, dtype, self._limits), option.seconds
-            moves = step.moves, self._shapes[step.inputs[0]], dtype  # whose tables take long to make
-            if moves not in self._plans:
-                self._plans[moves] = plan_of(step, self._shapes, option.writes, dtype, self._limits)
-            return self._plans[moves], option.seconds
+            of_step: Any = step
+            if isinstance(step, Rearrangement):  # tables of moves take long to make
+                of_step = step.moves, self._shapes[step.inputs[0]], dtype
+            if of_step not in self._plans:
+                self._plans[of_step] = plan_of(step, self._shapes, option.writes, dtype, self._limits)
+            return self._plans[of_step], option.seconds
         candidate = option.candidate
         key = candidate.id, candidate.problem, equal_bits
         if key not in self._plans:

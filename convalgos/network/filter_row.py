@@ -47,7 +47,7 @@ class FilterRow:
 
     def offer(self, number: int, told: int) -> PlaceOffer:
         """The place of a filter of about so many bytes, for the array that is asked for as it is prepared."""
-        slack = told // PART + SPARE
+        slack = at_most(told) - told
         most = told + slack if told else 0  # of nothing, where nothing is told
         return PlaceOffer(max(1, told - slack), most, lambda nbytes: self.place(number, nbytes))
 

@@ -37,11 +37,9 @@ class RecentPlans(Generic[AnyPlan]):
     def get(self, shapes: Shapes) -> AnyPlan | None:
         """That for these shapes, which goes the last from now on."""
         found = self._all.get(shapes)
-        if found is None:
-            return None
         try:
             self._all.move_to_end(shapes)
-        except KeyError:  # another thread has let go of it just now
+        except KeyError:  # there is none, or another thread has let go of it just now
             return found
         return found
 

@@ -48,7 +48,7 @@ def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
         mean: whether the means of the filtered maps are wanted, too, which no projection follows.
     """
     deep, every = block.depthwise, block.problems
-    planes = [p for p in every if p is block.expansion and reads_planes(p)]
+    planes = block.expansion if reads_planes(block.expansion) else None
     lanes = simd.lanes(4)
     if mean and block.projection is not None:
         return "has the means of what the depthwise convolution writes, which a projection does not leave"
@@ -56,14 +56,14 @@ def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
         return "is a single convolution"
     if any(p.dtype != "float32" or p.ndim != 2 or p.direction != "forward" or p.is_empty for p in every):
         return "joins float32 maps of two dimensions, going forward"
-    layouts = {p.y_layout for p in every} | {p.layout for p in every if p not in planes}
+    layouts = {p.y_layout for p in every} | {p.layout for p in every if p is not planes}
     if {BLOCKS.get(layout) for layout in layouts} != {lanes}:
         return f"reads and writes blocks of {lanes} channels"
-    if not all(p.is_zero_padded for p in (deep, *planes)):
+    if not deep.is_zero_padded or (planes and not planes.is_zero_padded):
         return "has zeros around its maps"
     if deep.groups != deep.C or deep.K != deep.C:
         return "filters each channel by itself, once"
-    pointwise = [p for p in every if p is not deep and p not in planes]
+    pointwise = [p for p in every if p is not deep and p is not planes]
     if any(not p.is_plain_product or p.groups > 1 for p in pointwise):
         return "is 1x1 around the depthwise convolution, without stride or padding, but for a first layer"
     if any(a.y_shape != b.x_shape for a, b in pairwise(every)):

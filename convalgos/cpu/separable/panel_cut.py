@@ -51,9 +51,13 @@ class PanelCut:
 
     def cycles(self, pixels: int) -> float:
         """Of a thread, for so many pixels in a row."""
-        tiles = -(-pixels // self.rows)
-        widths = dealt_panels.summed_widths(self.problem.K, self.panels, self.problem.itemsize)
-        return sum(n * tiles * tile_cycles(pixels / tiles, v, self.problem.C) for n, v in widths)
+        return self._of_tiles(-(-pixels // self.rows), pixels)
+
+    def _of_tiles(self, tiles: float, pixels: int) -> float:
+        """Cycles of so many tiles of that many pixels in all."""
+        p = self.problem
+        widths = dealt_panels.summed_widths(p.K, self.panels, p.itemsize)
+        return sum(n * tiles * tile_cycles(pixels / tiles, v, p.gemm_k) for n, v in widths)
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,6 @@ class PlanePanelCut(PanelCut):
         """Likewise; a tile takes pixels of one row."""
         p = self.problem
         columns = p.spatial_out[1]
-        of_row = -(-columns // self.rows)
-        tiles = pixels / columns * of_row
-        widths = dealt_panels.summed_widths(p.K, self.panels, p.itemsize)
+        tiles = pixels / columns * -(-columns // self.rows)
         read = p.x_bytes / p.N * pixels / math.prod(p.spatial_out)
-        sums = sum(n * tiles * tile_cycles(columns / of_row, v, p.gemm_k) for n, v in widths)
-        return sums + blocked_cut.COPIED * read
+        return self._of_tiles(tiles, pixels) + blocked_cut.COPIED * read

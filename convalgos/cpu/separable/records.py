@@ -82,7 +82,7 @@ class BandRecords:
         self._set_depthwise(fields.depthwise, cut)
         tiles = np.zeros(cut.bands, BAND_TILES)
         if isinstance(cut.expansion, PlanePanelCut):
-            self._set_planes(fields.expansion, cut, tiles["expansion"])
+            self._set_planes(fields.expansion, cut.expansion, cut, tiles["expansion"])
         elif cut.expansion is not None:
             self._set_product(fields.expansion, cut, tiles["expansion"], 0)
         if cut.projection is not None:
@@ -170,11 +170,9 @@ class BandRecords:
         fields.offsets = self._table(np.arange(part.entries + 1) * (read * lanes))
         self._shared += found, kernels
 
-    def _set_planes(self, fields: Any, cut: BandCut, tiles: np.ndarray) -> None:
+    def _set_planes(self, fields: Any, part: PlanePanelCut, cut: BandCut, tiles: np.ndarray) -> None:
         """The convolution of a map whose channels lie apart, and its tiles of each band."""
-        part, rows = cut.expansion, cut.rows
-        assert isinstance(part, PlanePanelCut)
-        whole = part.of_rows(rows.most)
+        rows, whole = cut.rows, part.of_rows(cut.rows.most)
         values = whole.fields() | {
             "entries": whole.entries, "inner": whole.inner, "whole": whole.entries, "rest": 0,
             "input_bytes": cut.input_bytes, "y_block": cut.hidden_pixels * self._lanes,
