@@ -293,7 +293,9 @@ class Vec:
         """
         kind = ir.FunctionType(self.type, [self.type] * 2)
         # either zero will do: to tell them apart takes three more instructions
-        return self.b.call(function_of(self.b, kind, f"llvm.maximum.{self.suffix}"), [b, a], fastmath=("nsz",))
+        return self.b.call(
+            function_of(self.b, kind, f"llvm.maximum.{self.suffix}"), [b, a], fastmath=("nsz",)
+        )
 
     # order and registers
 
