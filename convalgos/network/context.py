@@ -62,18 +62,24 @@ class Context:
     Args:
         executor: must outlive it. It keeps its contexts, which know it weakly: what is let go of is gone at
             once, and leaves nothing to the search for cycles, which takes 20 ms and more.
+        fixed: arrays of values that lie beside the arena.
     """
 
-    def __init__(self, executor: RunsPlan, memory: Memory):
+    def __init__(self, executor: RunsPlan, memory: Memory, fixed: Arrays = NONE):
         planned = executor.planned
         self._executor: RunsPlan = proxy(executor)
         self._structure = executor.structure
         self._moved, self._placed = executor.moving, planned.places
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
-        self._arrays = {**executor.known}  # of values that have no place in the arena
+        self._arrays = {**executor.known, **fixed}  # of values that have no place in the arena
         self._runs: list[BoundRun] = []  # which keep alive what the tables point to
         self.parts = self._parts_of(self._structure.order)
+
+    def run(self, arrays: Arrays) -> None:
+        """All steps, on what moves."""
+        for part in self.parts:
+            part(arrays)
 
     def part_of(self, number: int) -> Part:
         """A step by itself."""

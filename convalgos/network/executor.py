@@ -70,10 +70,13 @@ class Executor:
         arrays = self.arrays(inputs)
         memory = self.memories.take(self.planned.arena_bytes)
         try:
-            for part in self._context_of(memory).parts:
-                part(arrays)
+            self._context_of(memory).run(arrays)
         finally:
             self.memories.give_back(memory)
+        return self.outputs_of(arrays)
+
+    def outputs_of(self, arrays: Arrays) -> list[np.ndarray]:
+        """The outputs of a run on what moved."""
         found = list(map(arrays.__getitem__, self.graph.outputs))
         return found if self._writes_each else self._each_by_itself(found)
 
@@ -107,17 +110,23 @@ class Executor:
         """Values that are the same in all runs, of those that steps of a run read."""
         return known_arrays(self.planned, self.structure.known_steps(self.planned), self.call)
 
-    def arrays(self, inputs: Sequence[np.ndarray]) -> Arrays:
-        """What moves: the inputs, in their order, and new arrays for the outputs."""
+    def arrays(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> Arrays:
+        """What moves: the inputs, in their order, and the outputs.
+
+        Args:
+            outputs: that steps write, in their order; new arrays where none are given.
+        """
         arrays = dict(zip(self.graph.inputs, inputs, strict=True))
-        for name, shape, dtype in self._results:
-            arrays[name] = allocator.new_array(shape, dtype)
+        if outputs is None:
+            outputs = [allocator.new_array(shape, dtype) for _, shape, dtype in self.results]
+        for (name, _, _), y in zip(self.results, outputs, strict=True):
+            arrays[name] = y
         for name, output in self.shown.items():
             arrays[name] = arrays[output].reshape(self.array_shape(name))
         return arrays
 
     @cached_attribute
-    def _results(self) -> tuple[tuple[str, Shape, np.dtype], ...]:
+    def results(self) -> tuple[tuple[str, Shape, np.dtype], ...]:
         """Outputs that steps write, with the shapes and types of their arrays."""
         names = [name for name in self.graph.outputs if name in self.structure.written]
         return tuple([(n, self.array_shape(n), np.dtype(self.planned.dtype(n))) for n in names])

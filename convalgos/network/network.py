@@ -14,6 +14,9 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape, file_path, one_of
 from convalgos.core.arrays import as_numpy, like, same_dtype
+from convalgos.network.batch_parts import BatchParts, images_of_part, in_parts
+from convalgos.network.parted_run import PartedRun
+from convalgos.select import devices
 from convalgos.network.choice import plan_network
 from convalgos.network.declared_shapes import shape_of_batch
 from convalgos.network.executor import Executor
@@ -44,6 +47,7 @@ class NetworkPlan:
         filters: those of the graph that are prepared already.
         memories: what its runs compute in.
         like: a plan of the same steps for other sizes.
+        parts: in which the images of the batch run through its first steps, if any.
         own: all filters of its own, where these are known to be prepared.
     """
 
@@ -57,16 +61,26 @@ class NetworkPlan:
         memories: MemoryPool | None = None,
         own: Filters | None = None,
         like: NetworkPlan | None = None,
+        parts: BatchParts | None = None,
     ):
         self.graph = graph
         self.planned = planned
         self.choice = choice
         self.limits = limits
-        self.filters = prepared_filters(planned, filters) if own is None else own
+        self.parts = parts
+        if own is None:
+            run = (planned,) if parts is None else parts.plans
+            own = {key: w for p in run for key, w in prepared_filters(p, filters).items()}
+        self.filters = own
         self.runs = count(1)  # where the choice is a rough one,
         self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
         known = None if like is None else like._executor
-        self._executor: Executor = Executor(graph, planned, self.filters, memories, known)
+        self._executor: Executor | PartedRun
+        if parts is None:
+            self._executor = Executor(graph, planned, self.filters, memories, known)
+        else:
+            images = planned.shapes[graph.inputs[0]][0]
+            self._executor = PartedRun(graph, images, parts, self.filters, memories or MemoryPool())
 
     def explain(self, timed: bool = False) -> NetworkExplanation:
         """What each step got, and what the choice of layouts saved; see `Network.explain`."""
@@ -280,7 +294,20 @@ class Network:
         like = next((p for p in chosen if p.planned.made_like is planned.made_like), None)
         filters = filters_of_like(planned, like.planned, like.filters) if like else None
         others = [plan.filters for plan in self.plans()] if filters is None else ()
-        return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters, like)
+        parts = None if choice.of_other_shapes else self._parts(planned, limits)
+        return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters, like, parts)
+
+    def _parts(self, planned: Planned, limits: PlanLimits) -> BatchParts | None:
+        import os
+        machine = devices.figures("cpu")
+        images = images_of_part(planned, self.graph, machine)
+        if os.environ.get("PARTS"): images = int(os.environ["PARTS"])
+        if images < 1 or images >= planned.shapes[self.graph.inputs[0]][0]: return None
+        shapes = {name: (images, *planned.shapes[name][1:]) for name in self.graph.inputs}
+        part, _ = plan_network(self.graph, shapes, limits)
+        found = in_parts(planned, part, self.graph, machine)
+        print("PARTS", images, None if found is None else (len(found.first.steps), found.between, found.rest and len(found.rest.steps), found.first.arena_bytes, found.rest and found.rest.arena_bytes))
+        return found
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""
