@@ -46,7 +46,7 @@ def _seconds_of_byte(of_all: float, machine: Machine) -> float:
     # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
     l3 = min(whole_l3(), 2 * cache_sizes()[2])
     from_memory = _on_the_way(of_all / l3, L3_KEEPS, L3_LOSES)
-    far = min(machine.bandwidth, machine.cache_bandwidth * FAR)
+    far = min(machine.filter_bandwidth, machine.cache_bandwidth * FAR)
     return (1 - from_memory) / machine.cache_bandwidth + from_memory / far
 
 
