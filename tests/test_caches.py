@@ -181,7 +181,7 @@ def test_files_from_before_some_figures_are_read(folder):
     machine.save_machine(figures)
     assert machine.load_machine(figures.threads) == figures
     path = stored(folder)
-    later = dict.fromkeys(("peak_int8", "peak_bfloat16", "clock", "l2_bandwidth"))
+    later = dict.fromkeys(("peak_int8", "peak_bfloat16", "clock", "l2_bandwidth", "read_bandwidth"))
     old = {n: v for n, v in json.loads(path.read_text()).items() if n not in later}
     path.write_text(json.dumps(old))
     loaded = machine.load_machine(figures.threads)
@@ -189,6 +189,7 @@ def test_files_from_before_some_figures_are_read(folder):
     assert loaded.peak("int8") == 4 * loaded.peak("float32") and "int8" not in loaded.summary
     assert loaded.peak("bfloat16") == loaded.peak("float16") == loaded.peak("float32")
     assert loaded.cycles == loaded.peak_float32 / loaded.vector_bytes
+    assert loaded.filter_bandwidth == loaded.bandwidth
     near = loaded.l2_bytes
     assert 0 < loaded.stream_near(near) < loaded.stream(near)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from convalgos.core.machine import Machine
@@ -36,3 +38,9 @@ def test_filters_of_large_networks_come_from_memory() -> None:
 def test_filters_that_l3_cannot_hold_take_longer_in_each_run() -> None:
     assert beyond_l3_seconds(L3 // 2, MACHINE) == 0
     assert beyond_l3_seconds(4 * L3, MACHINE) == pytest.approx(4 * L3 * (1 / 20e9 - 1 / 60e9))
+
+
+def test_filters_come_as_fast_as_memory_is_only_read() -> None:
+    """A copy, which is read and written at once, may be faster."""
+    machine = replace(MACHINE, bandwidth=4e10, read_bandwidth=1.5e10)
+    assert rereading_seconds(1 << 20, 2.0 * L3, machine) == pytest.approx((1 << 20) / 15e9)

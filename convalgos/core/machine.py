@@ -37,6 +37,7 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
     "launch": (1e-9, 1.0),
     "clock": (1e6, 1e12),
     "l2_bandwidth": (1e6, 1e16),
+    "read_bandwidth": (1e6, 1e16),
     "passes": (1, 1 << 16),
 }
 NOMINAL_SHORT = {"int8": 4.0, "bfloat16": 1.0}  # over float32, where nobody measured
@@ -70,6 +71,7 @@ class Machine:
     peak_bfloat16: float | None = None  # flop/s on all threads, with float32 sums
     clock: float | None = None  # cycles of a core in a second
     l2_bandwidth: float | None = None  # as `cache_bandwidth`, of arrays that stay in the L2 of their threads
+    read_bandwidth: float | None = None  # bytes/s only read by all threads, beyond the last cache
     passes: int | None = field(default=None, compare=False)  # of which these are the best
 
     @property
@@ -143,6 +145,14 @@ class Machine:
     def near_bandwidth(self) -> float:
         """bytes/s read plus written by all threads, on arrays that stay in the L2 of their threads."""
         return self.l2_bandwidth or NOMINAL_L2 * self.cache_bandwidth
+
+    @property
+    def filter_bandwidth(self) -> float:
+        """bytes/s of what all threads only read, as filters, beyond the last cache.
+
+        A copy may pass it: some memory is read and written at once.
+        """
+        return self.read_bandwidth or self.bandwidth
 
 
 _assumed: Machine | None = None

@@ -87,5 +87,6 @@ def _of_cores(name: str, threads: int, source: str, share: float = 1.0) -> Machi
         source=source,
         clock=of_core.get("clock"),
         l2_bandwidth=near and near * threads,
+        read_bandwidth=of_core.get("read_bandwidth"),
         **{name: of_core[name] * scale for name in ("peak_int8", "peak_bfloat16") if name in of_core},
     )

@@ -221,7 +221,7 @@ class StepOptions:
 
     def _price_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
         """Seconds of a run, and what the memory of the filter is worth."""
-        held = candidate.algorithm.filter_bytes(candidate.computed) / self._machine.bandwidth
+        held = candidate.algorithm.filter_bytes(candidate.computed) / self._machine.filter_bandwidth
         return self._seconds_of(candidate, pooling) + HELD * held
 
     def _seconds_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:

@@ -175,4 +175,5 @@ def _one_thread(machine: Machine) -> Machine:
         machine, threads=1, peak_float32=machine.peak_float32 / n, peak_float64=machine.peak_float64 / n,
         bandwidth=machine.bandwidth / n, cache_bandwidth=machine.cache_bandwidth / n, launch=0.0,
         l2_bandwidth=machine.l2_bandwidth and machine.l2_bandwidth / n,
+        read_bandwidth=machine.read_bandwidth and machine.read_bandwidth / n,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Measure the figures of `convalgos.core.machine` that cannot be read: peak, bandwidth, launch cost.
 
 The peak is what the micro-kernel reaches on data in the first cache, the bandwidth what a plain copy
-reaches, both on all threads, best of several short bursts: other programs can only make them slower.
+reaches, or a sum of what is only read, all on all threads, best of several short bursts: other programs can
+only make them slower.
 Without llvmlite, NumPy's matrix product and copy stand in.
 """
 
@@ -34,7 +35,7 @@ TASK = 20_000  # nanoseconds of the tasks of a region
 DISTURBED_LAUNCH = 4e-6  # seconds; a longer one was measured while other programs held the cores
 RATES = (  # better where larger
     "peak_float32", "peak_float64", "peak_int8", "peak_bfloat16", "bandwidth", "cache_bandwidth",
-    "l2_bandwidth", "clock",
+    "l2_bandwidth", "read_bandwidth", "clock",
 )  # fmt: skip
 PASSES, PAUSE = 6, 1.5  # of a careful measurement: seconds between two passes
 AGREE = 0.08  # within which two passes are the same
@@ -42,7 +43,7 @@ LEAST_COPIED, MOST_COPIED = 64 << 20, 256 << 20  # bytes, unless one copy of the
 LINKS, LINK_CYCLES = 20_000, 4  # of a chain of products and XORs of words: 3 and 1 on x86 since 2011
 TAPS = 64  # of the peak's product: its filters fill a third of a 48 KiB cache
 
-Copies = Callable[[int], Callable[[int], float]]  # bytes -> threads -> bytes/s
+Moves = Callable[[int], Callable[[int], float]]  # bytes -> threads -> bytes/s
 
 
 def _silent(what: str, share: float) -> None:
@@ -52,7 +53,7 @@ def _silent(what: str, share: float) -> None:
 def measure(threads: int) -> Machine:
     """The figures of this machine, in about two seconds."""
     l1, l2, l3 = cache_sizes()
-    of_int8 = of_bfloat16 = clock = None
+    of_int8 = of_bfloat16 = clock = read = None
     if missing("llvmlite"):
         peaks = [_numpy_peak(np.float32), _numpy_peak(np.float64)]
         copies, launch, source = _numpy_copies, 0.0, "measured with NumPy, as llvmlite is missing"
@@ -61,6 +62,7 @@ def measure(threads: int) -> Machine:
         of_int8, of_bfloat16 = _word_peak("int8", threads), _word_peak("bfloat16", threads)
         copies, launch, source = _copies, _launch(threads), "measured"
         clock = _clock() if X86 else None
+        read = _beyond_caches(_reads, l3, threads)
     return Machine(
         name=cpu_name(),
         threads=threads,
@@ -78,6 +80,7 @@ def measure(threads: int) -> Machine:
         peak_bfloat16=of_bfloat16,
         clock=clock,
         l2_bandwidth=_of_all(copies(max(1, threads * l2 // 4)), threads),
+        read_bandwidth=read,
     )
 
 
@@ -157,6 +160,18 @@ def copy_part() -> jit.Kernel:
 
 
 @jit.specialise
+def read_part() -> jit.Kernel:
+    def read_part(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
+        words, bits = carray(pointer(a.x), a.bytes // 8, np.int64), 0
+        for i in range(a.bytes // 8 * task // a.tasks, a.bytes // 8 * (task + 1) // a.tasks):
+            bits ^= words[i]
+        carray(pointer(a.y), a.tasks, np.int64)[task] = bits
+
+    return read_part
+
+
+@jit.specialise
 def busy() -> jit.Kernel:
     def busy(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
@@ -228,13 +243,13 @@ def _of_all(rate: Callable[[int], float], threads: int) -> float:
     return max(rate(threads), BUSY * threads * rate(1))
 
 
-def _beyond_caches(copies: Copies, l3: int, threads: int) -> float:
-    """Bytes/s of a copy of what no cache holds; of all threads or of one, as other programs may disturb.
+def _beyond_caches(moves: Moves, l3: int, threads: int) -> float:
+    """Bytes/s of what no cache holds, copied or read; of all threads or of one, as other programs may disturb.
 
     The last cache may be that of a whole server, of which this machine is a part: pages of many times as
     much would take longer to get than to copy.
     """
-    rate = copies(max(min(4 * l3, MOST_COPIED), l3, LEAST_COPIED))
+    rate = moves(max(min(4 * l3, MOST_COPIED), l3, LEAST_COPIED))
     return max(rate(threads), rate(1))
 
 
@@ -246,6 +261,17 @@ def _copies(nbytes: int) -> Callable[[int], float]:
     def rate(threads: int) -> float:
         run = _call(copy_part(), threads, x=x, y=y, bytes=nbytes, repeats=repeats)
         return 2 * nbytes * repeats / _best(run)
+
+    return rate
+
+
+def _reads(nbytes: int) -> Callable[[int], float]:
+    """Bytes/s in which so many are read, as a function of its threads."""
+    x = aligned_zeros(nbytes, np.uint8)
+
+    def rate(threads: int) -> float:
+        y = aligned_zeros(threads, np.int64)
+        return nbytes / _best(_call(read_part(), threads, x=x, y=y, bytes=nbytes))
 
     return rate
 

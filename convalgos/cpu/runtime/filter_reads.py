@@ -43,15 +43,11 @@ def beyond_l3_seconds(nbytes: int, machine: Machine) -> float:
 
 def _seconds_of_byte(of_all: float, machine: Machine) -> float:
     """Of filters of so many bytes, that are not in L2."""
-    missing = from_memory(of_all)
-    far = min(machine.bandwidth, machine.cache_bandwidth * FAR)
-    return (1 - missing) / machine.cache_bandwidth + missing / far
-
-
-def from_memory(nbytes: float) -> float:
-    """The share of so many bytes, gone through by turns, that the last cache does not keep."""
     # virtual machines of 2 cores were told of 480 MiB of L3, and twice their share of it held filters
-    return _on_the_way(nbytes / min(whole_l3(), 2 * cache_sizes()[2]), L3_KEEPS, L3_LOSES)
+    l3 = min(whole_l3(), 2 * cache_sizes()[2])
+    from_memory = _on_the_way(of_all / l3, L3_KEEPS, L3_LOSES)
+    far = min(machine.filter_bandwidth, machine.cache_bandwidth * FAR)
+    return (1 - from_memory) / machine.cache_bandwidth + from_memory / far
 
 
 def block_filter_seconds(problem: ConvProblem, blocks: int, parts: int, machine: Machine) -> float:
