@@ -20,7 +20,7 @@ from random_picks import picked_at_random, picks_of
 import convalgos as ca
 from convalgos.core.errors import Unsupported
 from convalgos.core.setting import thread_count, threads_of_calls
-from convalgos.network import network as network_module
+from convalgos.network import network_plan
 from convalgos.network.graph import Foreign
 from convalgos.onnx.session import Session
 
@@ -35,11 +35,11 @@ LAYOUTS = (None, None, None, "channels_first", "channels_last", "blocked")
 @contextmanager
 def never_refined() -> Iterator[None]:
     """Plans stay as they are: their answers are then the same bits each time."""
-    before, network_module.AGAIN = network_module.AGAIN, 1 << 60
+    before, network_plan.AGAIN = network_plan.AGAIN, 1 << 60
     try:
         yield
     finally:
-        network_module.AGAIN = before
+        network_plan.AGAIN = before
 
 
 def poison(net: Any) -> None:

@@ -7,13 +7,16 @@ planned: for the first shapes and for others, saved and loaded.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from pytest import MonkeyPatch
+
 from convalgos.core.layouts import PLAIN
-from convalgos.network import choice, step_options
+from convalgos.network import batch_parts, choice, step_options
 from convalgos.network.step_options import CONVOLUTIONS, StepOption, StepOptions
 from convalgos.select import choose
 from convalgos.select.constraints import keeps
@@ -21,6 +24,7 @@ from convalgos.select.ranking import Candidate
 
 SECONDS = 1e-7, 1e-3  # that steps are said to take: whether they are joined follows from it
 VARIED = 0.25  # of the picks are among settings that are not listed, too
+IN_PARTS = 0.4  # of the networks run in parts of their batches, where these have several images
 
 Chosen = Callable[[list[Candidate], random.Random], Candidate]
 
@@ -73,12 +77,20 @@ def picked_at_random(seed: str, layout: str | None = None, chosen: Chosen = any_
             found = [c for c in found if c.algorithm.family != "cpu.reference"]
         return chosen(found, rng) if found else None
 
-    before = choice.StepOptions
-    choice.StepOptions = RandomOptions
-    try:
+    with MonkeyPatch.context() as patched:
+        patched.setattr(choice, "StepOptions", RandomOptions)
+        rng = random.Random(f"{seed} parts")
+        if chosen is any_of and rng.random() < IN_PARTS:
+            images = batch_parts._batch
+            patched.setattr(batch_parts, "GAIN", -math.inf)
+            patched.setattr(batch_parts, "_images_of_part", lambda *of: _divisor(images(*of), rng))
+            patched.setattr(batch_parts._Seconds, "gained", lambda *_: rng.random())
         yield
-    finally:
-        choice.StepOptions = before
+
+
+def _divisor(batch: int, rng: random.Random) -> int:
+    """Of a batch, below it where there is one."""
+    return rng.choice([n for n in range(1, batch) if batch % n == 0] or [batch])
 
 
 def picks_of(plan) -> dict[str, str]:

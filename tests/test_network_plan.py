@@ -34,7 +34,8 @@ from convalgos.network.graph import (
     View,
 )
 from convalgos.network.layout_choice import LayoutProblem
-from convalgos.network.network import Network, NetworkPlan
+from convalgos.network.network import Network
+from convalgos.network.network_plan import NetworkPlan
 from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.network.packing import Buffer, TimedBytes, most_alive, place_buffers
 from convalgos.network.pbqp import Pbqp

@@ -1,22 +1,24 @@
-"""Large batches in parts: a few images at a time go through the first steps of a network, whose maps then stay
-in the last cache; all of them go through the rest, whose filters are then read once.
+"""Large batches in parts: the first steps of a network run for some images at a time, then the rest for all.
 
-Where maps of a whole batch leave the caches, each step writes to memory what the next one reads from there.
-Steps that work on each image by itself can be run for some images, and again for the next ones. They are
-those up to a value by which all that follows knows of them; what they write of it lies side by side.
+Where maps of a whole batch leave the caches, each step writes to memory what the next one reads from there;
+those of some images stay. The rest of the network has smaller maps and larger filters, which are then read
+once. Steps that run in parts compute each image by itself, up to a value that is all that the rest reads of
+what is before; what they write of it lies side by side.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from convalgos.core.machine import Machine
-from convalgos.cpu.layout.reorder import Reorder
-from convalgos.cpu.runtime.filter_reads import from_memory
+from convalgos.core.allocator import whole_lines
+from convalgos.core.errors import Unsupported
+from convalgos.core.tabular import count
+from convalgos.cpu.runtime.filter_reads import beyond_l3_seconds
 from convalgos.network.arena import with_places
+from convalgos.network.choice import plan_network
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
     ChannelSelection,
@@ -28,22 +30,24 @@ from convalgos.network.graph import (
     NetworkGraph,
     Pooling,
     Resizing,
-    Step,
     Transpose,
     TransposedConvolution,
     Upsampling,
     View,
 )
 from convalgos.network.group_norms import GroupNormalization
+from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.pixel_moves import PixelMove
 from convalgos.network.planned import (
     JoinedConvolutions,
     LayoutChange,
+    PlanLimits,
     Planned,
     PlannedStep,
     ScaledConvolution,
 )
 from convalgos.network.sharing import value_bytes
+from convalgos.select import devices
 
 # Of steps that compute each image of their maps by itself.
 BY_IMAGE = (
@@ -52,67 +56,99 @@ BY_IMAGE = (
     Resizing, ScaledConvolution, Transpose, TransposedConvolution, Upsampling, View,
 )  # fmt: skip
 SHARE = 0.5  # of the last cache that the maps of a step may take in a part; Zen 5
-KEPT = 0.25  # of the last cache, which other programs use, too: what it keeps of maps
+KEPT = 0.25  # of the last cache, which other programs use, too: maps of so much stay there in any case; Zen 5
 GAIN = 0.02  # of the seconds of a plan, from which on parts are worth a second one
 
 
 class BatchParts(NamedTuple):
     """A plan whose first steps run for some images at a time."""
 
+    batch: int
     images: int  # of a part
-    planned: Planned  # of so many images, all steps
-    first: Planned  # of so many images, the steps that run in parts
-    rest: Planned | None  # of all images, the other ones
-    between: str  # the value that all others read; none where there are no others
+    planned: Planned  # all steps for so many images,
+    choice: LayoutChoice  # and its layouts
+    first: Planned  # the steps that run in parts, for so many images
+    rest: Planned  # the other ones, for all images
+    between: str  # the value that these read; none where there are none
 
     @property
-    def plans(self) -> tuple[Planned, ...]:
-        """Of the steps that run."""
-        return (self.first,) if self.rest is None else (self.first, self.rest)
+    def between_bytes(self) -> int:
+        """Of that value, of all images."""
+        return value_bytes(self.rest, self.between) if self.between else 0
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of the memory in which a run computes, without that value."""
+        return whole_lines(max(self.first.arena_bytes, self.rest.arena_bytes))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of these, what a step computes in besides its arrays."""
+        return max(self.first.scratch_bytes, self.rest.scratch_bytes)
+
+    def __str__(self) -> str:
+        return f"{count(len(self.first.steps), 'step')} for {self.images} of {self.batch} images at a time"
 
 
-def images_of_part(planned: Planned, graph: NetworkGraph, machine: Machine) -> int:
-    """How many images a part would have; all of them where parts gain nothing.
+def may_run_in_parts(planned: Planned, graph: NetworkGraph) -> bool:
+    """Whether maps of a step leave the last cache, which those of fewer images do not."""
+    return 0 < _images_of_part(planned, graph) < _batch(planned, graph)
 
-    The most that divide the batch, of which the maps of a step stay in the last cache.
+
+def batch_parts_of(
+    planned: Planned, graph: NetworkGraph, limits: PlanLimits, known: Iterable[BatchParts] = ()
+) -> BatchParts | None:
+    """The parts in which a plan runs sooner than as a whole, as predicted; None where there are none.
+
+    Args:
+        limits: of the plan.
+        known: of other plans within these limits.
     """
-    images = _batch(planned, graph)
-    if images < 2:
-        return images
-    largest = max((_map_bytes(planned, s) for s in planned.steps), default=0)
-    if largest <= SHARE * machine.l3_bytes:
-        return images
-    wanted = max(1, int(images * SHARE * machine.l3_bytes / largest))
-    found = next(n for n in range(wanted, 0, -1) if images % n == 0)
-    return found if 2 * found >= wanted else images
+    if not may_run_in_parts(planned, graph) or limits.max_rel_error is not None:
+        return None
+    images = _images_of_part(planned, graph)
+    shapes = {name: (images, *planned.shapes[name][1:]) for name in graph.inputs}
+    try:
+        part, choice = plan_network(graph, shapes, limits, [(of.planned, of.choice) for of in known])
+    except (Unsupported, ValueError):  # the graph has batches of its own
+        return None
+    return in_parts(planned, part, choice, graph)
 
 
-def in_parts(planned: Planned, part: Planned, graph: NetworkGraph, machine: Machine) -> BatchParts | None:
+def in_parts(planned: Planned, part: Planned, choice: LayoutChoice, graph: NetworkGraph) -> BatchParts | None:
     """A plan whose first steps are those of another one, of fewer images; None where nothing is gained.
 
     Args:
-        part: within the same limits.
+        part: within the same limits, in layouts by `choice`.
     """
-    images, of_all = _batch(part, graph), _batch(planned, graph)
-    best, where = 0.0, None
+    batch, images = _batch(planned, graph), _batch(part, graph)
     own = {between: (i, layout) for i, between, layout in _cuts(part, graph)}
-    seconds = _Seconds(planned, part, of_all // images, machine)
+    seconds = _Seconds(planned, part, batch // images)
+    gained: dict[tuple[int, int, str], float] = {}
     for i, between, layout in _cuts(planned, graph):
         j, other = own.get(between, (0, ""))
-        import os
-        if os.environ.get("SHOW"): print(i, j, between, layout, other, f"{seconds.gained(i, j)*1e6:.0f} us; N {seconds._of_all[i]*1e6:.0f} parts {seconds._of_part[j]*seconds._parts*1e6:.0f} filters {seconds._filters[j]>>20} MB", planned.seconds)
-        if os.environ.get("CUT"):
-            if between == os.environ["CUT"]: best, where = 1.0, (i, j, between)
-            continue
-        if other == layout and (gained := seconds.gained(i, j)) > best:
-            best, where = gained, (i, j, between)
-    if where is None or best < GAIN * planned.seconds:
+        if other == layout:
+            gained[i, j, between] = seconds.gained(i, j)
+    best = max(gained, key=gained.__getitem__, default=None)
+    if best is None or gained[best] < GAIN * planned.seconds:
         return None
-    i, j, between = where
-    outputs = (between,) if between else graph.outputs
-    first = _of_steps(part, part.steps[:j], graph.inputs, outputs)
-    rest = _of_steps(planned, planned.steps[i:], outputs, graph.outputs) if between else None
-    return BatchParts(images, part, first, rest, between)
+    i, j, between = best
+    read, outputs = ((between,), graph.outputs) if between else ((), ())  # by the rest
+    first = _of_steps(part, part.steps[:j], graph.inputs, read or graph.outputs)
+    rest = _of_steps(planned, planned.steps[i:], read, outputs)
+    return BatchParts(batch, images, part, choice, first, rest, between)
+
+
+def _images_of_part(planned: Planned, graph: NetworkGraph) -> int:
+    """The most images that divide the batch, of which the maps of each step stay in the last cache; all of
+    them where far fewer would do."""
+    images, room = _batch(planned, graph), SHARE * devices.figures("cpu").l3_bytes
+    largest = max((_map_bytes(planned, planned_step) for planned_step in planned.steps), default=0)
+    if largest <= room:
+        return images
+    wanted = max(1, int(images * room / largest))
+    found = next((n for n in range(wanted, 0, -1) if images % n == 0), images)
+    return found if 2 * found >= wanted else images
 
 
 def _of_steps(
@@ -124,7 +160,7 @@ def _of_steps(
 
 
 def ends(inputs: Sequence[str], outputs: Sequence[str]) -> NetworkGraph:
-    """What runs of a plan of some steps know of their graph."""
+    """What runs of some steps know of their graph: what lies in arrays of the caller."""
     return NetworkGraph(tuple(inputs), tuple(outputs), ())
 
 
@@ -145,7 +181,7 @@ def _cuts(planned: Planned, graph: NetworkGraph) -> Iterator[tuple[int, str, str
 
     With all steps there is no such value.
     """
-    images, last = _batch(planned, graph), {}
+    images, last = _batch(planned, graph), dict[str, int]()
     for i, planned_step in enumerate(planned.steps):
         last |= dict.fromkeys(planned_step.step.inputs, i)
     last |= dict.fromkeys(graph.outputs, len(planned.steps))
@@ -155,9 +191,9 @@ def _cuts(planned: Planned, graph: NetworkGraph) -> Iterator[tuple[int, str, str
         if not _is_by_image(planned, planned_step, images):
             return
         alive = {name for name in (*alive, *step.outputs) if last.get(name, -1) > i}
-        if len(alive) == 1 and planned_step.plan is not None and alive == {step.output}:
-            if step.output not in graph.outputs:
-                yield i + 1, step.output, planned_step.writes
+        is_all = alive == {step.output} and planned_step.plan is not None
+        if is_all and step.output not in graph.outputs:
+            yield i + 1, step.output, planned_step.writes
     written = {name for s in planned.steps for name in s.step.outputs if s.plan is not None}
     if written.issuperset(graph.outputs) and len({*graph.outputs}) == len(graph.outputs):
         yield len(planned.steps), "", ""
@@ -180,26 +216,25 @@ def _is_by_image(planned: Planned, planned_step: PlannedStep, images: int) -> bo
 class _Seconds:
     """What parts gain, as predicted: maps that stay in the caches, less filters that are read again."""
 
-    def __init__(self, planned: Planned, part: Planned, parts: int, machine: Machine):
-        self._parts, self._machine = parts, machine
-        self._of_all, self._of_part = ([0.0], [0.0])
-        for plan, sums in ((planned, self._of_all), (part, self._of_part)):
-            for s in plan.steps:
-                sums.append(sums[-1] + s.seconds + self._spilled(_map_bytes(plan, s)))
-        self._filters = [0]
-        for s in part.steps:
-            self._filters.append(self._filters[-1] + _filter_bytes(s))
+    def __init__(self, planned: Planned, part: Planned, parts: int):
+        self._parts, self._machine = parts, devices.figures("cpu")
+        self._of_all, self._of_part = self._sums(planned), self._sums(part)
+        self._filters = [0, *accumulate(map(_filter_bytes, part.steps))]  # bytes of the first steps
+
+    def _sums(self, planned: Planned) -> list[float]:
+        """Of the first steps of a plan, of so many."""
+        each = (s.seconds + self._spilled(_map_bytes(planned, s)) for s in planned.steps)
+        return [0.0, *accumulate(each)]
 
     def _spilled(self, nbytes: int) -> float:
-        """Seconds that maps of so many bytes take longer to be read and written, as they leave the caches."""
+        """That maps of so many bytes take longer to be read and written than in the last cache."""
         m = self._machine
         missing = min(1.0, max(0.0, (nbytes / m.l3_bytes - KEPT) / (1 - KEPT)))
-        return nbytes * missing * max(0.0, 1 / min(50e9, m.bandwidth) - 1 / m.cache_bandwidth)
+        return nbytes * missing * max(0.0, 1 / m.filter_bandwidth - 1 / m.cache_bandwidth)
 
     def gained(self, of_all: int, of_part: int) -> float:
-        """By the first steps of a plan, of which there are so many, and so many in that of a part."""
-        filters = self._filters[of_part]
-        again = (self._parts - 1) * filters * from_memory(filters) / self._machine.bandwidth
+        """By the first steps of the plan, so many, which are so many in that of a part."""
+        again: float = (self._parts - 1) * beyond_l3_seconds(self._filters[of_part], self._machine)
         return self._of_all[of_all] - self._parts * self._of_part[of_part] - again
 
 

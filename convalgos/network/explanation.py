@@ -10,6 +10,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.tabular import Tabular, count, microseconds
 from convalgos.network.arena import least_arena_bytes
 from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.batch_parts import BatchParts
 from convalgos.network.choice import layout_problem
 from convalgos.network.graph import Foreign, NetworkGraph, TransposedConvolution
 from convalgos.network.layout_choice import LayoutChoice
@@ -69,6 +70,7 @@ class NetworkExplanation(Tabular):
     arena_bytes: int
     least_arena_bytes: int  # in use at the worst step: no arena is smaller
     scratch_bytes: int
+    parts: str = ""  # in which images run through the first steps, if any
 
     @property
     def predicted_s(self) -> float:
@@ -97,6 +99,7 @@ class NetworkExplanation(Tabular):
             "arena_bytes": self.arena_bytes,
             "least_arena_bytes": self.least_arena_bytes,
             "scratch_bytes": self.scratch_bytes,
+            "parts": self.parts,
         }
 
     def _frame_rows(self) -> list[dict[str, Any]]:
@@ -130,6 +133,7 @@ class NetworkExplanation(Tabular):
             f"  arena {self.arena_bytes / 1e6:.2f} MB (in use at once {self.least_arena_bytes / 1e6:.2f}), "
             f"{self.scratch_bytes / 1e6:.2f} MB of it scratch"
         )
+        lines += [f"  {self.parts}"] if self.parts else []
         return "\n".join(lines)
 
 
@@ -139,12 +143,14 @@ def explanation(
     choice: LayoutChoice,
     limits: PlanLimits,
     measured: Sequence[float] | None = None,
+    parts: BatchParts | None = None,
 ) -> NetworkExplanation:
     """What a plan is, beside what other choices of layouts would be.
 
     Args:
         choice: the layouts of the plan.
         measured: seconds of each of its steps.
+        parts: in which it runs, if any: the arena is theirs.
     """
     inputs = {name: planned.shapes[name] for name in graph.inputs}
     shapes = graph.shapes_of(inputs)
@@ -154,9 +160,13 @@ def explanation(
     peak = devices.figures("cpu").peak_float32
     times: Sequence[float | None] = measured or [None] * len(planned.steps)
     rows = [_row(step, planned, s, peak) for step, s in zip(planned.steps, times, strict=True)]
+    arena = planned.arena_bytes, least_arena_bytes(planned, graph), planned.scratch_bytes
+    if parts is not None:
+        whole = parts.arena_bytes + parts.between_bytes
+        arena = whole, whole, parts.scratch_bytes
     return NetworkExplanation(
-        inputs, tuple(rows), {name: other.seconds for name, other in others.items()}, choice.exact,
-        planned.arena_bytes, least_arena_bytes(planned, graph), planned.scratch_bytes,
+        inputs, tuple(rows), {name: other.seconds for name, other in others.items()}, choice.exact, *arena,
+        "" if parts is None else str(parts),
     )  # fmt: skip
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,19 +13,16 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape, file_path, one_of
 from convalgos.core.arrays import as_numpy, like, same_dtype
-from convalgos.network.batch_parts import BatchParts, images_of_part, in_parts
-from convalgos.network.parted_run import PartedRun
-from convalgos.select import devices
+from convalgos.network.batch_parts import batch_parts_of, may_run_in_parts
 from convalgos.network.choice import plan_network
 from convalgos.network.declared_shapes import shape_of_batch
-from convalgos.network.executor import Executor
-from convalgos.network.filters import Filters, filters_of_like, prepared_filters
+from convalgos.network.filters import filters_of_like
 from convalgos.network.graph import NetworkGraph
-from convalgos.network.layout_choice import LayoutChoice
 from convalgos.network.memory import MemoryPool
-from convalgos.network.planned import PlanLimits, Planned
+from convalgos.network.network_plan import NetworkPlan
+from convalgos.network.planned import PlanLimits
 from convalgos.network.recent_plans import RecentPlans
-from convalgos.network.saved import PlanRecord, store_network, stored_network
+from convalgos.network.saved import store_network, stored_network
 from convalgos.network.stages import StagedRun, stages_of
 from convalgos.network.step_options import GROWTH
 
@@ -34,65 +30,8 @@ if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
     from convalgos.network.staged_plan import StagedExplanation, StagedPlan
 
-AGAIN = 8  # runs of a plan, at least, after which it is worth to choose for its own shapes,
-CHOOSING = 5e-3  # and for each of its filters these seconds of runs, as long as the choice takes; Zen 4
 REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
-
-
-class NetworkPlan:
-    """A network planned for fixed shapes of its inputs, with all filters prepared.
-
-    Args:
-        filters: those of the graph that are prepared already.
-        memories: what its runs compute in.
-        like: a plan of the same steps for other sizes.
-        parts: in which the images of the batch run through its first steps, if any.
-        own: all filters of its own, where these are known to be prepared.
-    """
-
-    def __init__(
-        self,
-        graph: NetworkGraph,
-        planned: Planned,
-        choice: LayoutChoice,
-        limits: PlanLimits,
-        filters: Iterable[Filters] = (),
-        memories: MemoryPool | None = None,
-        own: Filters | None = None,
-        like: NetworkPlan | None = None,
-        parts: BatchParts | None = None,
-    ):
-        self.graph = graph
-        self.planned = planned
-        self.choice = choice
-        self.limits = limits
-        self.parts = parts
-        if own is None:
-            run = (planned,) if parts is None else parts.plans
-            own = {key: w for p in run for key, w in prepared_filters(p, filters).items()}
-        self.filters = own
-        self.runs = count(1)  # where the choice is a rough one,
-        self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
-        known = None if like is None else like._executor
-        self._executor: Executor | PartedRun
-        if parts is None:
-            self._executor = Executor(graph, planned, self.filters, memories, known)
-        else:
-            images = planned.shapes[graph.inputs[0]][0]
-            self._executor = PartedRun(graph, images, parts, self.filters, memories or MemoryPool())
-
-    def explain(self, timed: bool = False) -> NetworkExplanation:
-        """What each step got, and what the choice of layouts saved; see `Network.explain`."""
-        from convalgos.network.explanation import explanation
-        from convalgos.network.step_times import step_times
-
-        measured = step_times(self._executor) if timed else None
-        return explanation(self.graph, self.planned, self.choice, self.limits, measured)
-
-    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
-        return self._executor.run(inputs)
 
 
 class Network:
@@ -181,8 +120,7 @@ class Network:
             Unsupported: a part of it is run by a library whose regions cannot be stored.
         """
         own = [p for p in self.plans() if not p.choice.of_other_shapes or p.limits != PlanLimits()]
-        plans = [PlanRecord(p.planned, p.choice, p.limits, p.filters) for p in own]
-        store_network(self.graph, plans, file_path("path", path))
+        store_network(self.graph, [p.record for p in own], file_path("path", path))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -197,8 +135,7 @@ class Network:
         graph, plans = stored_network(file_path("path", path))
         net = cls(graph)
         for plan in plans:
-            known = NetworkPlan(graph, plan.planned, plan.choice, plan.limits, [plan.filters], net._memories)
-            net.keep(known)
+            net.keep(NetworkPlan.of_record(graph, plan, net._memories))
         return net
 
     def explain(
@@ -272,7 +209,8 @@ class Network:
             like = [work(p.planned.shapes) for p in self._plans.chosen()]
             own = work(shapes)
             near = any(own <= GROWTH * other and other <= GROWTH * own for other in like)
-            self.keep(plan, rough=plan.planned.borrows or (plan.choice.of_other_shapes and not near))
+            better = not near or may_run_in_parts(plan.planned, self.graph)
+            self.keep(plan, rough=plan.planned.borrows or (plan.choice.of_other_shapes and better))
         return plan
 
     def _planned_within(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
@@ -291,23 +229,17 @@ class Network:
         chosen = self._plans.chosen()
         known = [(plan.planned, plan.choice) for plan in chosen if plan.limits == limits]
         planned, choice = plan_network(self.graph, shapes, limits, known, growth)
-        like = next((p for p in chosen if p.planned.made_like is planned.made_like), None)
-        filters = filters_of_like(planned, like.planned, like.filters) if like else None
+        parts = None
+        if not (choice.of_other_shapes and math.isinf(growth)):  # which may be for a single call
+            in_parts = [p.parts for p in chosen if p.parts is not None and p.limits == limits]
+            parts = batch_parts_of(planned, self.graph, limits, in_parts)
+        like, filters = None, None
+        if parts is None:
+            serving = (p for p in chosen if p.parts is None and p.planned.made_like is planned.made_like)
+            like = next(serving, None)
+            filters = filters_of_like(planned, like.planned, like.filters) if like else None
         others = [plan.filters for plan in self.plans()] if filters is None else ()
-        parts = None if choice.of_other_shapes else self._parts(planned, limits)
         return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters, like, parts)
-
-    def _parts(self, planned: Planned, limits: PlanLimits) -> BatchParts | None:
-        import os
-        machine = devices.figures("cpu")
-        images = images_of_part(planned, self.graph, machine)
-        if os.environ.get("PARTS"): images = int(os.environ["PARTS"])
-        if images < 1 or images >= planned.shapes[self.graph.inputs[0]][0]: return None
-        shapes = {name: (images, *planned.shapes[name][1:]) for name in self.graph.inputs}
-        part, _ = plan_network(self.graph, shapes, limits)
-        found = in_parts(planned, part, self.graph, machine)
-        print("PARTS", images, None if found is None else (len(found.first.steps), found.between, found.rest and len(found.rest.steps), found.first.arena_bytes, found.rest and found.rest.arena_bytes))
-        return found
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

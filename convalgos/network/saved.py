@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import thread_count
 from convalgos.core.version import __version__
+from convalgos.network.batch_parts import BatchParts, in_parts
 from convalgos.network.choice import planned_by
 from convalgos.network.filters import Filters, filter_of, has_filter
 from convalgos.network.graph import NetworkGraph
@@ -53,6 +55,7 @@ class PlanRecord(NamedTuple):
     choice: LayoutChoice
     limits: PlanLimits
     filters: Filters
+    parts: BatchParts | None = None
 
 
 def store_network(graph: NetworkGraph, plans: Sequence[PlanRecord], path: Path) -> None:
@@ -106,7 +109,8 @@ def _graph_and_plans(content: np.ndarray) -> tuple[NetworkGraph, list[PlanRecord
 
 def _filters_in_order(data: Data) -> list[int]:
     """The numbers of the arrays of prepared filters, as the steps of the plans read them."""
-    found = [plan["filters"][step] for plan in data["plans"] for step in sorted(plan["filters"], key=int)]
+    plans = [own for plan in data["plans"] for own in (plan.get("part"), plan) if own]
+    found = [plan["filters"][step] for plan in plans for step in sorted(plan["filters"], key=int)]
     return [value["packed"] for value in found if isinstance(value, dict) and "packed" in value]
 
 
@@ -116,8 +120,11 @@ def _maker() -> list[str]:
 
 
 def _plain_plan(plan: PlanRecord, graph: NetworkGraph, arrays: Arrays) -> Data:
-    choice = plan.choice
+    choice, parts, part = plan.choice, plan.parts, None
+    if parts is not None:
+        part = _plain_plan(PlanRecord(parts.planned, parts.choice, plan.limits, plan.filters), graph, arrays)
     return {
+        "part": part,
         "shapes": {name: list(plan.planned.shapes[name]) for name in graph.inputs},
         "limits": list(plan.limits),
         "options": [_plain_option(choice.options[step]) for step in graph.steps],
@@ -143,11 +150,9 @@ def _plain_filters(plan: PlanRecord, arrays: Arrays) -> Data:
     """By the numbers of their steps those that there is a form for; others are prepared anew."""
     found = {}
     for i, planned_step in enumerate(plan.planned.steps):
-        if has_filter(planned_step):
-            try:
-                found[str(i)] = plain_value(plan.filters[filter_of(planned_step)].data, arrays)
-            except TypeError:
-                continue
+        if has_filter(planned_step) and (own := plan.filters.get(filter_of(planned_step))) is not None:
+            with suppress(TypeError):
+                found[str(i)] = plain_value(own.data, arrays)
     return found
 
 
@@ -171,12 +176,19 @@ def _plan_of_plain(data: Data, graph: NetworkGraph, prepared: Arrays) -> PlanRec
         # a plan made from one for other shapes may have had other steps, or other forms of its filters
         if wanted is not None and str(wanted.key) == data.get("keys", {}).get(number):
             filters[wanted] = PreparedFilter(wanted.key, value_of_plain(value, prepared))
-    return PlanRecord(planned, choice, limits, filters)
+    parts = None
+    if data.get("part"):
+        part = _plan_of_plain(data["part"], graph, prepared)
+        parts = in_parts(planned, part.planned, part.choice, graph)
+        filters |= part.filters
+    return PlanRecord(planned, choice, limits, filters, parts)
 
 
 def _has_algorithms(data: Data) -> bool:
     """Whether all algorithms of a plan are there: one that a program added, or a variant that is worth a try
     on maps of another size only, may not be."""
+    if data.get("part") and not _has_algorithms(data["part"]):
+        return False
     for option in data["options"]:
         if option["own"] is not None:
             name, text, _ = option["own"]

@@ -39,9 +39,13 @@ def are_same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def target_shape(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
-    """Of a reshape: 0 for a size that stays, -1 for one that follows from the others."""
+    """Of a reshape: 0 for a size that stays, -1 for one that follows from the others.
+
+    Of sizes that are known, 0 for a first one that stays: a network may run for some images at a time.
+    """
     if all(type(n) is int for n in after):
-        return [int(n) for n in after]
+        known = [int(n) for n in after]
+        return [0, *known[1:]] if known and before[:1] == after[:1] else known
     found = []
     for i, n in enumerate(after):
         stays = i < len(before) and str(before[i]) == str(n)

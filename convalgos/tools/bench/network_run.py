@@ -24,7 +24,7 @@ from convalgos.tools.bench.recorded_machine import machine_figures
 
 if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
-    from convalgos.network.network import NetworkPlan
+    from convalgos.network.network_plan import NetworkPlan
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""A network planned for fixed shapes of its inputs, which runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from convalgos.network.batch_parts import BatchParts
+from convalgos.network.executor import Executor
+from convalgos.network.filters import Filters, prepared_filters
+from convalgos.network.graph import NetworkGraph
+from convalgos.network.layout_choice import LayoutChoice
+from convalgos.network.memory import MemoryPool
+from convalgos.network.parted_run import PartedRun
+from convalgos.network.planned import PlanLimits, Planned
+from convalgos.network.saved import PlanRecord
+
+if TYPE_CHECKING:
+    from convalgos.network.explanation import NetworkExplanation
+
+AGAIN = 8  # runs of a plan, at least, after which it is worth to choose for its own shapes,
+CHOOSING = 5e-3  # and for each of its filters these seconds of runs, as long as the choice takes; Zen 4
+
+
+class NetworkPlan:
+    """A network planned for fixed shapes of its inputs, with all filters prepared.
+
+    Args:
+        filters: those of the graph that are prepared already.
+        memories: what its runs compute in.
+        like: a plan of the same steps for other sizes.
+        own: all filters of its own, where these are known to be prepared.
+        parts: in which the images of the batch run through its first steps, if any.
+    """
+
+    def __init__(
+        self,
+        graph: NetworkGraph,
+        planned: Planned,
+        choice: LayoutChoice,
+        limits: PlanLimits,
+        filters: Iterable[Filters] = (),
+        memories: MemoryPool | None = None,
+        own: Filters | None = None,
+        like: NetworkPlan | None = None,
+        parts: BatchParts | None = None,
+    ):
+        self.graph = graph
+        self.planned = planned
+        self.choice = choice
+        self.limits = limits
+        self.parts = parts
+        known = list(filters)
+        if own is None and parts is not None:
+            own = {**prepared_filters(parts.first, known), **prepared_filters(parts.rest, known)}
+        self.filters = prepared_filters(planned, known) if own is None else own
+        self.runs = count(1)  # where the choice is a rough one,
+        self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
+        self._memories = memories or MemoryPool()
+        self._executor: Executor | PartedRun
+        if parts is None:
+            as_of = None if like is None or like.parts is not None else like._executor
+            assert not isinstance(as_of, PartedRun)
+            self._executor = Executor(graph, planned, self.filters, self._memories, as_of)
+        else:
+            self._executor = PartedRun(graph, parts, self.filters, self._memories)
+
+    @classmethod
+    def of_record(cls, graph: NetworkGraph, record: PlanRecord, memories: MemoryPool) -> Self:
+        """The plan that a record was made of."""
+        of = record.planned, record.choice, record.limits, [record.filters]
+        return cls(graph, *of, memories, parts=record.parts)
+
+    @property
+    def record(self) -> PlanRecord:
+        """What is stored of it."""
+        return PlanRecord(self.planned, self.choice, self.limits, self.filters, self.parts)
+
+    def explain(self, timed: bool = False) -> NetworkExplanation:
+        """What each step got, and what the choice of layouts saved; see `Network.explain`."""
+        from convalgos.network.explanation import explanation
+        from convalgos.network.step_times import step_times
+
+        measured = None
+        if timed:
+            whole = self._executor
+            if isinstance(whole, PartedRun):  # steps are timed for all images
+                filters = prepared_filters(self.planned, [self.filters])
+                whole = Executor(self.graph, self.planned, filters, self._memories)
+            measured = step_times(whole)
+        return explanation(self.graph, self.planned, self.choice, self.limits, measured, self.parts)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
+        return self._executor.run(inputs)
