@@ -26,7 +26,6 @@ from convalgos.signal.scipy_answers import or_scipy, plain
 from convalgos.signal.short_lines import of_short_lines
 
 TOLD_APART = 1e6  # largest power of a sample up to which SciPy's coefficients are the fit to 1e-9 in any case
-SINGULAR = 1e-7  # share by which SciPy's Savitzky-Golay coefficients may miss the fit: larger ones are no fit
 
 
 @small_lines.small_without_feedback
@@ -173,7 +172,7 @@ def savgol_filter(
         array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14., 16.])
     """
     signal = plain(x)
-    if signal is None or not signal.size or signal.dtype.kind == "c":
+    if signal is None or not signal.size:
         return None
     at = axis_of(axis, signal.ndim)
     if at is None or not all(isinstance(v, int | np.integer) for v in (window_length, polyorder, deriv)):
@@ -261,12 +260,10 @@ def _between_mirrors(x: np.ndarray, axis: int, edge: int, padtype: str | None) -
 @lru_cache(512)
 def _coefficients(window_length: int, polyorder: int, deriv: int, delta: float) -> np.ndarray:
     """(window_length,): SciPy's, where powers of samples tell polynomials apart, else those of `_fit`."""
-    theirs = np.asarray(scipy.signal.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta))
     if deriv > polyorder or (window_length / 2) ** polyorder <= TOLD_APART:
-        return theirs
+        return np.asarray(scipy.signal.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta))
     basis, values = _fit(window_length, polyorder, deriv, delta)
-    ours: np.ndarray = (basis @ values[-1])[::-1]
-    return theirs if abs(theirs - ours).sum() <= SINGULAR * abs(ours).sum() else ours
+    return np.asarray((basis @ values[-1])[::-1])
 
 
 def _ends(
