@@ -83,13 +83,13 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     others = [pair for i, pair in enumerate(pairs) if i not in along]
     if not along or any(n != k and 1 not in (n, k) for n, k in others):
         return None
-    y = None
-    if all(k == 1 for _, k in others):
+    y, groups = None, [i for i, pair in enumerate(pairs) if i not in along and 1 not in pair]
+    if not groups:
         y = convolved_small(x, w, mode, False)
-        if y is None and len(along) == 1 and x.ndim > 1:
+        if y is None and len(along) == 1 and x.ndim > 1 and all(k == 1 for _, k in others):
             y = few_along(x, w, along[0], mode)
-    elif len(others) == 1 and 1 not in others[0]:
-        y = _by_groups(x, w, mode, next(i for i in range(x.ndim) if i not in along))
+    elif len(groups) == 1:
+        y = _by_groups(x, w, mode, groups[0])
     if y is None and not others and x.size * w.size <= OTHER_PRODUCTS:
         y = _summed(x, w, mode)
     if y is not None and np.isfinite(y).all():

@@ -36,12 +36,12 @@ from convalgos.cpu.vectors.simd import Value, carray, external, intrinsic, ir, p
 SIZES = array_calls.SIZES
 SLOTS = 1024  # calls that are known, a power of two
 AGAIN = 16  # times that others must ask for the slot of a known call, which takes as long as some of them
-# Types of numbers that are converted, whose codes are their places
+# Types of numbers that are converted, whose codes are their places; booleans are bytes of 0 and 1
 KINDS = (
-    "int8", "uint8", "bool", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
-    "float64",
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"
 )  # fmt: skip
-NOT, INT8, UINT8, BOOL, INT16, UINT16, INT32, UINT32, INT64, UINT64, HALF, SINGLE, DOUBLE = range(-1, 12)
+SAME_BYTES = {"bool": "uint8"}
+NOT, INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, HALF, SINGLE, DOUBLE = range(-1, 11)
 TABLE = fields("array new entries")
 # Types, as `type_word` tells, and sizes of the image and of the filters; the result's type, with its bytes,
 # and those of a real number in it; what is converted from which kind, or `NOT`, and to where; the record of
@@ -97,7 +97,7 @@ def convert_number(kind: int, part: int, target: int, source: int) -> None:
         number = 0
         if kind == INT8:
             number = carray(pointer(source), 1, np.int8)[0]
-        elif kind == UINT8 or kind == BOOL:
+        elif kind == UINT8:
             number = carray(pointer(source), 1, np.uint8)[0]
         elif kind == INT16:
             number = carray(pointer(source), 1, np.int16)[0]
@@ -237,7 +237,8 @@ class SeparableCalls:
         """
         (height, width), row_taps, column_taps = x.shape, one.size, two.size
         scratch = [np.zeros(a.shape, dtype) for a in (x, one, two)]
-        kinds = [NOT if a.dtype == dtype else KINDS.index(a.dtype.name) for a in (x, one, two)]
+        names = [SAME_BYTES.get(a.dtype.name, a.dtype.name) for a in (x, one, two)]
+        kinds = [NOT if name == dtype.name else KINDS.index(name) for name in names]
         sizes, taps = (height, width), (column_taps, row_taps)
         if upright:
             sizes, taps = sizes[::-1], taps[::-1]
