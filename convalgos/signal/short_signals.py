@@ -27,8 +27,8 @@ OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transf
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
 TAPS = 10  # elements of the smaller one of two arrays of several axes
 DOTS = 8  # outputs that are no more than dot products
-REAL_ELEMENTS = 1 << 12  # of a result of real numbers that is transformed whole; Zen 5
-COMPLEX_ELEMENTS = 1 << 12, 1 << 16, 1 << 15  # and of a complex one of one, two, three axes; the first of Zen 5
+# Elements of a result of real numbers that is transformed whole, and of a complex one of one, two, three axes
+REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5, lines and real numbers
 # The same from so many on, where one is less than so many times as long as the other, along each of several
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17

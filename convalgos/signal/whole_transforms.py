@@ -1,8 +1,8 @@
 """Convolutions by three transforms of whole arrays, through SciPy's FFT: no problem, no plan, no keeping.
 
-Small arrays are transformed along all axes in one call. Larger ones are filled up with zeros and transformed an
-axis at a time, and what is wanted is cut out as soon as it can be: there are no transforms of lines of zeros, nor
-of such that nobody wants.
+Small arrays are transformed along all axes in one call. Larger ones are filled up with zeros and transformed
+an axis at a time, and what is wanted is cut out as soon as it can be: there are no transforms of lines of
+zeros, nor of such that nobody wants.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import scipy  # whose parts are imported when they are used
 
 SPARE = 0.9  # of what is transformed that is wanted, from which on the rest is not worth a copy
 ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
-AT_ONCE = 1 << 13  # elements of several axes, up to which further calls take longer than lines of zeros; Zen 5
+IN_ONE_CALL = 1 << 13  # elements of several axes, up to which more calls take longer than zeros; Zen 5
 
 Wanted = Sequence[tuple[int, int]]  # (first, count) along each axis that is convolved
 
@@ -35,7 +35,7 @@ def transformed_whole(
     ]
     real = x.dtype.kind == w.dtype.kind == "f"
     way = _at_once
-    if len(along) > 1 and math.prod(map(max, zip(x.shape, w.shape, strict=True))) > AT_ONCE:
+    if len(along) > 1 and math.prod(map(max, zip(x.shape, w.shape, strict=True))) > IN_ONE_CALL:
         way = _by_axes
     whole, inside = way(x, w, least, along, wanted, workers, real)
     # of which a small rest would keep the memory of the whole
@@ -80,9 +80,8 @@ def _by_axes(
     of_x = spectrum(x)
     inside = _product(of_x, of_x if w is x else spectrum(w))
     for n, i, (first, count) in zip(lengths, along, wanted, strict=True):
-        y = back(inside, n, i, workers=workers) if i == last else fft.ifft(
-            inside, n, i, overwrite_x=True, workers=workers
-        )
+        inverse = back if i == last else fft.ifft
+        y = inverse(inside, n, i, overwrite_x=True, workers=workers)
         inside = y[(slice(None),) * i + (slice(first, first + count),)]
     return y, inside
 
