@@ -56,7 +56,7 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     y = _chosen(in1, in2, mode, measure)
     if y is None:
         y = scipy.signal.choose_conv_method(in1, in2, mode, measure)
-    if arrays and in1.dtype.char in FLOATING and in2.dtype.char in FLOATING:
+    if arrays and in1.dtype.kind in "fc" and in2.dtype.kind in "fc":
         _keep(key, y)
     return y
 
