@@ -34,9 +34,8 @@ def transformed_whole(
         for i, (first, count) in zip(along, wanted, strict=True)
     ]
     real = x.dtype.kind == w.dtype.kind == "f"
-    way = _at_once
-    if len(along) > 1 and math.prod(map(max, zip(x.shape, w.shape, strict=True))) > IN_ONE_CALL:
-        way = _by_axes
+    lines = math.prod(max(x.shape[i], w.shape[i]) for i in range(x.ndim) if i not in along)
+    way = _by_axes if len(along) > 1 and lines * math.prod(least) > IN_ONE_CALL else _at_once
     whole, inside = way(x, w, least, along, wanted, workers, real)
     # of which a small rest would keep the memory of the whole
     return inside.copy() if inside.size < SPARE * whole.size else np.ascontiguousarray(inside)
