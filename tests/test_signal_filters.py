@@ -137,6 +137,9 @@ def test_savgol_filter(planned, mode):
             theirs = planned["savgol_filter"](x.astype("f8"), *arguments)  # whose ends in float32 are coarser
             check(ours, theirs.astype(ours.dtype), arguments)
             assert ours.dtype == ("f4" if dtype == "f4" else "f8")
+    with pytest.warns(np.exceptions.ComplexWarning):
+        ours = ca.signal.savgol_filter(x + 1j, *arguments)
+    check(ours, theirs, arguments)
 
 
 @pytest.mark.parametrize("mode", ["mirror", "nearest", "wrap", "constant"])

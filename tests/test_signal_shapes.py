@@ -286,6 +286,16 @@ def test_methods_of_integers_are_scipys(mode):
                     assert y == theirs, (n, k, largest, char)
 
 
+@pytest.mark.parametrize("chars", ["??", "B?", "ee"])
+def test_methods_of_booleans_and_halves_are_scipys(chars):
+    for shapes in (((300, 200), (90, 80)), ((5,), (3,)), ((3,), (5,)), ((2, 3), (3, 2))):
+        x, w = (np.ones(shape, char) for shape, char in zip(shapes, chars, strict=True))
+        for mode in ("full", "same"):
+            for _ in range(2):
+                y, theirs = (m.choose_conv_method(x, w, mode) for m in (ca.signal, scipy.signal))
+                assert y == theirs, (shapes, mode)
+
+
 def test_methods_are_kept_until_plans_are_forgotten():
     x, w = np.ones((30, 4)), np.ones((3, 9))  # neither is inside the other, and SciPy is asked
     for _ in range(2):

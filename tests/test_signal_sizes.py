@@ -70,6 +70,9 @@ def test_calls_of_all_sizes_by_turns(monkeypatch):
         ((9, 20, 8), (3, 4, 8)),
         ((3, 400), (3, 90)),
         ((2, 900), (1, 99)),
+        ((90, 120), (17, 99)),  # of so many elements axes are transformed one after the other
+        ((9, 120, 20), (3, 50, 20)),
+        ((2, 31, 30, 7), (1, 11, 30, 6)),
     ],
 )
 def test_whole_transforms(shapes, chars):
@@ -99,7 +102,7 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     monkeypatch.setattr(problems, "signal_plan", lambda *given: planned.append(given) or plan(*given))
     new_sizes._asked.clear()
     w = array((1, 300), "D")
-    for n, calls in ((3000, new_sizes.ASKED - 1), (problems.AT_SECOND * 3 // 4, 1)):  # often, or long enough
+    for n, calls in ((5000, new_sizes.ASKED - 1), (problems.AT_SECOND * 3 // 4, 1)):  # often, or long enough
         planned.clear()
         for call in range(calls + 2):
             x = array((2, n), "d")

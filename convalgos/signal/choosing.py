@@ -11,7 +11,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.arguments import Shape
 from convalgos.core.setting import setting
 from convalgos.signal.convolution import convolve
-from convalgos.signal.mixed_types import FLOATING
+from convalgos.signal.mixed_types import FLOATING, are_booleans
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
@@ -48,13 +48,15 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     arrays = type(in1) is type(in2) is np.ndarray and type(mode) is str and not measure
     if arrays and in1.dtype.kind in "iu" and in2.dtype.kind in "iu" and in1.size and in2.size:
         return _of_integers(in1, in2, mode)
+    if arrays and are_booleans(in1, in2) and in1.ndim == in2.ndim and in1.size and in2.size and mode in MODES:
+        return "direct"  # they are not transformed
     key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
     if arrays and (known := _known[key]) is not UNKNOWN:
         return known
     y = _chosen(in1, in2, mode, measure)
     if y is None:
         y = scipy.signal.choose_conv_method(in1, in2, mode, measure)
-    if arrays and in1.dtype.char in FLOATING and in2.dtype.char in FLOATING:
+    if arrays and in1.dtype.kind in "fc" and in2.dtype.kind in "fc":
         _keep(key, y)
     return y
 

@@ -172,7 +172,7 @@ def savgol_filter(
         array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14., 16.])
     """
     signal = plain(x)
-    if signal is None or not signal.size or signal.dtype.kind == "c":
+    if signal is None or not signal.size:
         return None
     at = axis_of(axis, signal.ndim)
     if at is None or not all(isinstance(v, int | np.integer) for v in (window_length, polyorder, deriv)):
@@ -263,8 +263,7 @@ def _coefficients(window_length: int, polyorder: int, deriv: int, delta: float) 
     if deriv > polyorder or (window_length / 2) ** polyorder <= TOLD_APART:
         return np.asarray(scipy.signal.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta))
     basis, values = _fit(window_length, polyorder, deriv, delta)
-    found: np.ndarray = (basis @ values[-1])[::-1]
-    return found
+    return np.asarray((basis @ values[-1])[::-1])
 
 
 def _ends(

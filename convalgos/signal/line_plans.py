@@ -35,8 +35,9 @@ SHARE = 1 / 8  # of a run that preparing a filter may take where it is prepared 
 LIMITS = Constraints(deny="cpu.reference")
 KEPT = 1 << 26  # bytes of plans that are kept
 # Elements of a size that has a plan of its own at once; those for which the next longer size has one of those
-# that are kept for sizes that come seldom, and has it in its second call; their digits, in binary; Zen 4
-LARGE, LONGER_AT_ONCE, LONGER_AT_SECOND, LONGER = 1 << 18, 1 << 14, 1 << 13, 4
+# that are kept for sizes that come seldom, and has it in its second call; their digits, in binary; Zen 4, the
+# first of Zen 5
+LARGE, LONGER_AT_ONCE, LONGER_AT_SECOND, LONGER = 1 << 20, 1 << 14, 1 << 13, 4
 
 
 class LinePlan(NamedTuple):

@@ -26,11 +26,19 @@ def in_common(w: np.ndarray, x: np.ndarray, types: str) -> tuple[np.ndarray, np.
 
 def promoted(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:
     """Both in the type that they promote to, and that; None as of `in_common`, but for integers, too."""
-    wide = _promoted(x.dtype.char + w.dtype.char)
-    if wide is None or (wide.kind == "c" and w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
+    wide = promoted_type(x, w)
+    if wide is None:
         return None
     # to ask NumPy for no copy takes as long as a small one
     return x if x.dtype is wide else x.astype(wide), w if w.dtype is wide else w.astype(wide), wide
+
+
+def promoted_type(x: np.ndarray, w: np.ndarray) -> np.dtype | None:
+    """The type of `promoted`."""
+    wide = _promoted(x.dtype.char + w.dtype.char)
+    if wide is None or (wide.kind == "c" and w.dtype.kind != x.dtype.kind and w.size * x.size > FEW):
+        return None
+    return wide
 
 
 def filter_in_common(h: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.dtype] | None:

@@ -33,8 +33,9 @@ SMALL = 1 << 14  # elements of an array whose sum takes no less time than to loo
 BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
 PLANS = 2048  # that are kept at most
 # Elements of a size that has a plan at once, as transforms without one take longer than planning, and in its
-# second call; Zen 4
+# second call: of lines, Zen 4 and 5, and of several axes, Zen 5
 AT_ONCE, AT_SECOND = 1 << 17, 1 << 14
+AXES_AT_ONCE, AXES_AT_SECOND = 1 << 20, 1 << 18
 FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
@@ -150,7 +151,8 @@ def _is_new(
         return is_new_with_such_taps(n, taps, x.dtype.char)
     elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
     key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
-    return is_new(key, calls_by_size(elements, AT_ONCE, AT_SECOND))
+    sizes = (AT_ONCE, AT_SECOND) if len(convolved) == 1 else (AXES_AT_ONCE, AXES_AT_SECOND)
+    return is_new(key, calls_by_size(elements, *sizes))
 
 
 def real_parts(array: np.ndarray, axis: int) -> np.ndarray:

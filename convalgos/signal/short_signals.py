@@ -27,13 +27,14 @@ OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transf
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
 TAPS = 10  # elements of the smaller one of two arrays of several axes
 DOTS = 8  # outputs that are no more than dot products
-REAL_ELEMENTS = 1 << 12, 1 << 12, 1 << 14  # of a result of one, two, three axes that is transformed whole,
-COMPLEX_ELEMENTS = 1 << 14, 1 << 16, 1 << 15  # and of a complex one
-# The same where one is less than so many times as long as the other, along each axis: blocks save little
-ALIKE, ALIKE_LINES, ALIKE_ELEMENTS = 2, 1 << 16, 1 << 18  # real, of lines and along several axes
-# complex, along one or three axes, of lines in single and double precision, and of images
-ALIKE_COMPLEX, ALIKE_COMPLEX_LINES, ALIKE_COMPLEX_IMAGES = 5, (1 << 19, 1 << 16), 9
-FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real
+# Elements of a result of real numbers that is transformed whole, and of a complex one of one, two, three axes
+REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5, lines and real numbers
+# The same from so many on, where one is less than so many times as long as the other, along each of several
+# axes: blocks save little; Zen 5
+ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
+ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
+FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real,
+FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of both together; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -83,13 +84,13 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
     others = [pair for i, pair in enumerate(pairs) if i not in along]
     if not along or any(n != k and 1 not in (n, k) for n, k in others):
         return None
-    y = None
-    if all(k == 1 for _, k in others):
+    y, groups = None, [i for i, pair in enumerate(pairs) if i not in along and 1 not in pair]
+    if not groups:
         y = convolved_small(x, w, mode, False)
-        if y is None and len(along) == 1 and x.ndim > 1:
+        if y is None and len(along) == 1 and x.ndim > 1 and all(k == 1 for _, k in others):
             y = few_along(x, w, along[0], mode)
-    elif len(others) == 1 and 1 not in others[0]:
-        y = _by_groups(x, w, mode, next(i for i in range(x.ndim) if i not in along))
+    elif len(groups) == 1:
+        y = _by_groups(x, w, mode, groups[0])
     if y is None and not others and x.size * w.size <= OTHER_PRODUCTS:
         y = _summed(x, w, mode)
     if y is not None and np.isfinite(y).all():
@@ -99,7 +100,7 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
         return None
     full = [n + k - 1 for n, k in inside]
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    if not _is_whole(inside, others, elements, complexes, single):
+    if not _is_whole(inside, others, elements, complexes):
         return None
     crops = [_crop(mode, *pair) for pair in inside]
     wanted = [(crop.start, crop.stop - crop.start) for crop in crops]
@@ -119,7 +120,7 @@ def are_alike(pairs: Iterable[tuple[int, int]], times: int = ALIKE) -> bool:
 
 
 def _is_whole(
-    inside: list[tuple[int, int]], others: list[tuple[int, int]], elements: int, complexes: int, single: bool
+    inside: list[tuple[int, int]], others: list[tuple[int, int]], elements: int, complexes: int
 ) -> bool:
     """Whether no plan is faster than transforms of whole arrays.
 
@@ -132,16 +133,15 @@ def _is_whole(
     axes, lines = min(len(inside) + len(others), 3) - 1, len(inside) == 1
     if len(inside) > 3:
         return are_alike(inside, ALIKE_COMPLEX_IMAGES)
-    if elements <= (REAL_ELEMENTS[axes], FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
+    if elements <= (REAL_ELEMENTS, FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
         return True
     if complexes == 2:
-        longest = ALIKE_COMPLEX_LINES[not single]
         times = ALIKE_COMPLEX_IMAGES if len(inside) == 2 else ALIKE_COMPLEX
-        return are_alike(inside, times) and (not lines or sum(inside[0]) <= longest)
-    if lines:
-        groups = bool(others) and all(n == k > 1 for n, k in others)
-        return groups and not complexes and elements <= ALIKE_LINES and are_alike(inside)
-    return (complexes == 1 or elements <= ALIKE_ELEMENTS) and are_alike(inside)
+        return bool(others or not lines) and are_alike(inside, times)
+    if complexes == 1 and lines and others:
+        short = sum(inside[0]) <= SHORT_LINES and are_alike(inside, ALIKE_COMPLEX)
+        return short or elements <= FEW_OF_LINES
+    return not lines and elements >= ALIKE_ELEMENTS and are_alike(inside)
 
 
 def _arrays(in1: Any, in2: Any, axes: int = 3) -> tuple[np.ndarray, np.ndarray] | None:

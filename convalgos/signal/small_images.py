@@ -15,7 +15,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.booleans import convolved_booleans
-from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted
+from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted_type
 from convalgos.signal.modes import MODES, MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.size_cache import UNKNOWN
@@ -154,9 +154,9 @@ def _called(
         return None
     x, w, dtype = in1, in2, in1.dtype
     if dtype is not w.dtype:
-        if (mixed := promoted(x, w)) is None:
+        if (wide := promoted_type(x, w)) is None:
             return None
-        x, w, dtype = mixed
+        dtype = wide
     key = x.shape, w.shape, id(dtype), correlates, options
     known = known_calls[key]
     if known is UNKNOWN:
@@ -165,6 +165,10 @@ def _called(
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
         return None
+    if x.dtype is not dtype:  # only now, as large arrays are another way's to convert
+        x = x.astype(dtype)
+    if w.dtype is not dtype:
+        w = w.astype(dtype)
     if known.taps is not None:
         if dtype.kind in "fc" and not math.isfinite(np.vdot(w, w).real):
             return None  # what is not finite would spread from zeros

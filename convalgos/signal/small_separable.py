@@ -12,7 +12,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
 from convalgos.core.machine import vector_bytes
-from convalgos.cpu.filtering.separable_calls import INT64_CHAR, SeparableCalls, filter_separable
+from convalgos.cpu.filtering.separable_calls import SeparableCalls, filter_separable
 from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
@@ -22,8 +22,7 @@ BYTES = 3 << 16  # of an image, from which on a plan is faster; Sapphire Rapids,
 BYTES_UPRIGHT = 1 << 24  # products of a narrow one, times the bytes of each; Sapphire Rapids, two threads
 NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
 SINGLE_TAPS = 1 << 12  # pixels from which on NumPy multiplies them by single taps; Sapphire Rapids
-OF_INTEGERS = {"b": "f", "B": "f", "h": "f", "H": "f", "i": "d", INT64_CHAR: "d"}  # types of results
-CONVERTED = {char: "d" for char in "IlLqQ" if char not in OF_INTEGERS}  # by NumPy, before the call
+SHORT = 2  # bytes of other numbers whose results are float32
 OF_TAPS = {"f": "f", "d": "fd", "F": "fF", "D": "fdD"}  # types of filters, by those of results
 
 
@@ -49,8 +48,6 @@ def small_both_axes(function: Function) -> Function:
             few &= hcol.size <= input.shape[0] and hrow.size <= input.shape[1]  # else SciPy reads beyond
             if few and is_new(key, 2):
                 return scipy.signal.sepfir2d(input, hrow, hcol)
-            if (char := CONVERTED.get(input.dtype.char)) is not None:
-                return short(input.astype(char), hrow, hcol)
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
                 with lock:
                     if calls is None:
@@ -86,7 +83,9 @@ def _result(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.dtype | 
     taken = rows.ndim == columns.ndim == 1 and rows.size % 2 == columns.size % 2 == 1 and x.size
     if not taken or not all(a.dtype.isnative for a in (x, rows, columns)):
         return None
-    dtype = np.dtype(OF_INTEGERS.get(x.dtype.char, x.dtype.char))
+    dtype = x.dtype
+    if dtype.kind in "biu" or dtype.char == "e":
+        dtype = np.dtype("f" if dtype.itemsize <= SHORT else "d")
     if dtype.char not in FLOATING or any(h.dtype.char not in OF_TAPS[dtype.char] for h in (rows, columns)):
         return None
     return dtype

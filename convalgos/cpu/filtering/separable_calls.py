@@ -28,6 +28,7 @@ from convalgos.cpu.filtering.small_elements import (
 )
 from convalgos.cpu.filtering.small_windows import WINDOW_FIELDS, SmallWindows, run_windows
 from convalgos.cpu.runtime import array_calls, jit
+from convalgos.cpu.runtime.half import widen_bias
 from convalgos.cpu.runtime.new_arrays import NUMBER, TOLD, array_maker, python_array, type_word
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import Value, carray, external, intrinsic, ir, pointer
@@ -35,9 +36,12 @@ from convalgos.cpu.vectors.simd import Value, carray, external, intrinsic, ir, p
 SIZES = array_calls.SIZES
 SLOTS = 1024  # calls that are known, a power of two
 AGAIN = 16  # times that others must ask for the slot of a known call, which takes as long as some of them
-INT64_CHAR = np.dtype(np.int64).char  # "l", or "q" where C's long has 32 bits
-KINDS = "bBhHifd" + INT64_CHAR  # types of numbers that are converted
-NOT, INT8, UINT8, INT16, UINT16, INT32, SINGLE, DOUBLE, INT64 = range(-1, 8)
+# Types of numbers that are converted, whose codes are their places; booleans are bytes of 0 and 1
+KINDS = (
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"
+)  # fmt: skip
+SAME_BYTES = {"bool": "uint8"}
+NOT, INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, HALF, SINGLE, DOUBLE = range(-1, 11)
 TABLE = fields("array new entries")
 # Types, as `type_word` tells, and sizes of the image and of the filters; the result's type, with its bytes,
 # and those of a real number in it; what is converted from which kind, or `NOT`, and to where; the record of
@@ -54,6 +58,12 @@ _release = external("Py_DecRef", 1, returns=False)
 def store_integer(builder: Value, part: Value, target: Value, number: Value) -> None:
     """Write an integer as a float of so many bytes."""
     _store(builder, part, target, builder.sitofp(number, ir.DoubleType()))
+
+
+@intrinsic
+def store_unsigned(builder: Value, part: Value, target: Value, number: Value) -> None:
+    """The same of an integer without a sign."""
+    _store(builder, part, target, builder.uitofp(number, ir.DoubleType()))
 
 
 @intrinsic
@@ -79,6 +89,10 @@ def convert_number(kind: int, part: int, target: int, source: int) -> None:
         store_single(part, target, source)
     elif kind == DOUBLE:
         copy_element(target, source, 8)
+    elif kind == HALF:  # of images, whose results are float32
+        widen_bias(0, source, target, 1)
+    elif kind == UINT64:
+        store_unsigned(part, target, word_of(source))
     else:
         number = 0
         if kind == INT8:
@@ -89,6 +103,8 @@ def convert_number(kind: int, part: int, target: int, source: int) -> None:
             number = carray(pointer(source), 1, np.int16)[0]
         elif kind == UINT16:
             number = carray(pointer(source), 1, np.uint16)[0]
+        elif kind == UINT32:
+            number = carray(pointer(source), 1, np.int32)[0] & 0xFFFFFFFF
         elif kind == INT64:
             number = word_of(source)
         else:
@@ -221,7 +237,8 @@ class SeparableCalls:
         """
         (height, width), row_taps, column_taps = x.shape, one.size, two.size
         scratch = [np.zeros(a.shape, dtype) for a in (x, one, two)]
-        kinds = [NOT if a.dtype == dtype else KINDS.index(a.dtype.char) for a in (x, one, two)]
+        names = [SAME_BYTES.get(a.dtype.name, a.dtype.name) for a in (x, one, two)]
+        kinds = [NOT if name == dtype.name else KINDS.index(name) for name in names]
         sizes, taps = (height, width), (column_taps, row_taps)
         if upright:
             sizes, taps = sizes[::-1], taps[::-1]

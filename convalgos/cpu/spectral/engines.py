@@ -19,6 +19,7 @@ import importlib.machinery
 import importlib.util
 import math
 import os
+import tempfile
 import threading
 import weakref
 from bisect import bisect_left
@@ -230,7 +231,7 @@ def keep_wisdom(prefix: str) -> None:
     if not _usable(path.parent):
         return
     try:
-        write_private(path, WISDOM_MAGIC + sealed(_known(prefix)))
+        write_private(path, WISDOM_MAGIC + sealed(_known(prefix, path.parent)))
     except OSError as error:
         warn_once(f"FFTW's wisdom could not be kept: {error}")
 
@@ -257,13 +258,21 @@ def _read(prefix: str) -> None:
         set_aside(path, "FFTW does not accept it")
 
 
-def _known(prefix: str) -> bytes:
-    """FFTW's wisdom, letter by letter: a whole text would be memory of an allocator that we may not have."""
-    text = bytearray()
-    take = ctypes.CFUNCTYPE(None, ctypes.c_char, ctypes.c_void_p)(lambda letter, _: text.extend(letter))
-    export = _function(_library("fftw"), f"{prefix}_export_wisdom", ctypes.c_void_p, ctypes.c_void_p)
-    export(ctypes.cast(take, ctypes.c_void_p), None)
-    return bytes(text)
+def _known(prefix: str, folder: Path) -> bytes:
+    """FFTW's wisdom, through a file: a text would be memory of an allocator that we may not have, and letter
+    by letter it took longer than planning.
+
+    Raises:
+        OSError: nothing can be written in the folder.
+    """
+    export = _function(
+        _library("fftw"), f"{prefix}_export_wisdom_to_filename", ctypes.c_char_p, result=ctypes.c_int
+    )
+    with tempfile.TemporaryDirectory(dir=folder) as private:
+        path = Path(private, "wisdom")
+        if not export(os.fsencode(path)):
+            raise OSError(f"FFTW could not write {path}")
+        return path.read_bytes()
 
 
 def _accept(prefix: str, wisdom: bytes) -> bool:
