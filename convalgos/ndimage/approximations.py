@@ -85,10 +85,9 @@ def _coarse(
     last = max(axis for axis, *_ in smoothed)
     size = shape[last]
     lies_in_rows = math.prod(shape[last + 1 :]) == 1
-    lines_of, alone = math.prod(shape) // size, len(smoothed) == 1
+    lines_of = math.prod(shape) // size
     in_blocks = [
-        lies_in_rows and axis == last and is_long_line(lines_of, size, sigma, alone)
-        for axis, sigma, *_ in smoothed
+        lies_in_rows and axis == last and is_long_line(lines_of, size, sigma) for axis, sigma, *_ in smoothed
     ]
     lines = [
         (WHOLE if whole else boundary, shape[axis])

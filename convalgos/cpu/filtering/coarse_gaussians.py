@@ -25,25 +25,26 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering.coarse_grids import (
+    LOST,
     NUDGED,
     cubic,
     fitting_step,
-    grid_matrices,
+    sums_of_rows,
     sums_on_grid,
 )
 from convalgos.cpu.filtering.coarse_lines import BlockPass
-from convalgos.cpu.filtering.panel_passes import PanelPass
-from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
+from convalgos.cpu.filtering.grid_lines import GridLinePass
+from convalgos.cpu.filtering.panel_passes import PanelPass, takes_panels
+from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.cpu.layout.reorder import Reorder
+from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 
 # Standard deviations in steps of the grid, from the coarsest grid to a fine one
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
 NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
-FEWEST = 4  # lines that are filtered side by side, in panels; Zen 4
-SHORT = 1 << 9  # elements of rows that are multiplied by matrices rather than turned over; Sapphire Rapids
-FEW_TURNED = 3 << 14  # elements that NumPy turns over, or adds to, before a run is bound; Sapphire Rapids
+FEW_TURNED = 3 << 14  # elements that NumPy turns over before a run is bound; Sapphire Rapids
 SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of its own takes 2 us
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
@@ -106,6 +107,7 @@ def steps_within(
         steps = [fitting_step(*line, step) for line, step in zip(lines, most, strict=True)]
         found = [coarse_gaussian(*each, step) for each, step in zip(filters, steps, strict=True)]
         rounded = sum(ROUNDED * math.sqrt(4 * step) for step in steps) * float(np.finfo(dtype).eps)
+        rounded += LOST * len(steps)
         if math.prod(1 + each.error for each in found) - 1 + rounded <= max_rel_error:
             return steps
     return None
@@ -129,9 +131,7 @@ def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: i
     """Why a `CoarseChain` takes longer than other ways, in a sentence, or None."""
     first = min(axes)
     inner = math.prod(shape[first.axis + 1 :])
-    if inner == 1 and math.prod(shape) // shape[first.axis] >= FEWEST:
-        return None  # panels of them are
-    if not first.in_blocks and inner * itemsize < NARROW:
+    if inner > 1 and inner * itemsize < NARROW:
         return "rows along the first of the axes would be turned over before there are fewer of them"
     return None
 
@@ -156,17 +156,18 @@ class CoarseChain:
         into: np.dtype | None,
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
-        self._of, self._into = of, into
-        self._passes: list[RowPass | MatrixPass | BlockPass | PanelPass | _Turn] = []
-        self._add(shape, axes)
+        self._count = math.prod(shape)
+        self._passes: list[RowPass | BlockPass | GridLinePass | PanelPass | _Turn] = []
+        self._add(shape, axes, of, into)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
         is_small = max(self._sizes) * dtype.itemsize < SMALL
         self._empty: Callable[..., np.ndarray] = np.empty if is_small else aligned_empty
 
-    def _add(self, shape: Shape, axes: tuple[CoarseAxis, ...]) -> None:
+    def _add(
+        self, shape: Shape, axes: tuple[CoarseAxis, ...], of: np.dtype | None, into: np.dtype | None
+    ) -> None:
         one, *others = axes
-        of, into = (None, None) if self._passes else (self._of, self._into)
         size, outer = shape[one.axis], math.prod(shape[: one.axis])
         inner = math.prod(shape[one.axis + 1 :])
         if one.in_blocks:
@@ -174,51 +175,45 @@ class CoarseChain:
             given = outer, size, self._dtype, int(one.step), filtered, one.boundary
             self._passes.append(BlockPass(*given, self._fill, self._threads, of, into))
             return
-        if inner == 1 and not others and outer >= FEWEST:
-            self._filter_panels(one, size, outer, of, into)
-            return
-        if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
+        if inner == 1 and not others:
+            self._filter_rows(one, size, outer, of, into)
             return
         if inner * self._dtype.itemsize < NARROW and outer > 1:
             later = tuple(each._replace(axis=each.axis - one.axis) for each in axes)
             self._turn(outer, size * inner)
-            self._add((*shape[one.axis :], outer), later)
+            self._add((*shape[one.axis :], outer), later, None, None)
             self._turn(size * inner, outer)
+            if into is not None:
+                alike = RowSums(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones((1, 1)))
+                self._sum(1, 1, math.prod(shape), alike, None, into)
             return
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
-        down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
-        self._sum(outer, size, inner, down, of)
+        down, back = sums_of_rows(one.boundary, size, one.step, filtered)
+        ends = not others and not back
+        self._sum(outer, size, inner, down, of, into if ends else None)
         if others:
-            self._add((*shape[: one.axis], down.rows, *shape[one.axis + 1 :]), tuple(others))
-        if middle:
-            self._sum(outer, down.rows, inner, middle)
-        if into is not None:
-            up = up._replace(weights=up.weights * NUDGED)
-        self._sum(outer, (middle or down).rows, inner, up, None, into)
+            fewer = (*shape[: one.axis], down.rows, *shape[one.axis + 1 :])
+            self._add(fewer, tuple(others), None, None if back else into)
+        rows = down.rows
+        for number, by in enumerate(back, 1):
+            self._sum(outer, rows, inner, by, None, into if number == len(back) else None)
+            rows = by.rows
 
-    def _filter_panels(
+    def _filter_rows(
         self, one: CoarseAxis, size: int, lines: int, of: np.dtype | None, into: np.dtype | None
     ) -> None:
         """Lines of elements behind each other."""
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
-        if into is not None:
-            up = up._replace(weights=up.weights * NUDGED)
-        sums = [each for each in (down, middle, up) if each is not None]
-        self._passes.append(PanelPass(lines, size, self._dtype, sums, self._fill, self._threads, of, into))
-
-    def _multiply(self, one: CoarseAxis, size: int, rows: int) -> bool:
-        """Rows of elements by matrices, if they are sums of nothing else."""
-        filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
-        to, back, filled = grid_matrices(one.boundary, size, one.step, filtered)
-        added = None
-        if filled is not None and self._fill != 0:
-            if rows * size > FEW_TURNED:
-                return False
-            added = (self._fill * filled).astype(self._dtype)
-        for matrix, offset in ((to, None), (back, added)):
-            self._passes.append(MatrixPass(rows, matrix.astype(self._dtype), self._threads, offset))
-        return True
+        up = _nudged(up, into)
+        if takes_panels(lines, size, one.step, self._dtype.itemsize):
+            sums = [each for each in (down, middle, up) if each is not None]
+            self._passes.append(
+                PanelPass(lines, size, self._dtype, sums, self._fill, self._threads, of, into)
+            )
+        else:
+            given = lines, size, self._dtype, down, middle, up, self._fill, self._threads
+            self._passes.append(GridLinePass(*given, of, into))
 
     def _turn(self, rows: int, columns: int) -> None:
         if min(rows, columns) > 1:
@@ -228,7 +223,7 @@ class CoarseChain:
         self, outer: int, rows: int, inner: int, by: RowSums, of: np.dtype | None = None,
         into: np.dtype | None = None,
     ) -> None:  # fmt: skip
-        given = outer, rows, inner, self._dtype, by, self._fill, self._threads
+        given = outer, rows, inner, self._dtype, _nudged(by, into), self._fill, self._threads
         self._passes.append(RowPass(*given, of=of, into=into))
 
     @property
@@ -237,15 +232,27 @@ class CoarseChain:
 
         x, y: C-contiguous, and apart from each other. A single pass is what is called.
         """
-        return self._passes[0].run if len(self._passes) == 1 else self._run_all
+        return self._passes[0].run if len(self._passes) == 1 else self
 
-    def _run_all(self, x: np.ndarray, y: np.ndarray) -> None:
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does, for `array_steps.array_steps_of`, whose buffers have as many elements as y."""
+        if max(one.count for one in self._passes) > self._count:
+            return None
+        return chained([array_steps_of(one.run) for one in self._passes])
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         held = [self._empty(size, self._dtype) for size in self._sizes]
         *others, last = self._passes
         for i, one in enumerate(others):
             one.run(x, held[i % 2])
             x = held[i % 2]
         last.run(x, y)
+
+
+def _nudged(up: RowSums, into: np.dtype | None) -> RowSums:
+    """Sums that are cut off to integers, if there is a type of these."""
+    return up if into is None else up._replace(weights=up.weights * NUDGED)
 
 
 class _Turn:

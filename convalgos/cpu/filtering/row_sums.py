@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
+from convalgos.core.machine import cache_sizes
 from convalgos.cpu.filtering.line_elements import KINDS, store_within
 from convalgos.cpu.filtering.line_sums import FUSED, sum_lines, sum_lines_of
 from convalgos.cpu.layout.streaming import STREAMED_PLANES, outgrows_caches, stream
@@ -23,6 +24,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
 CACHE = 1 << 19  # bytes of the rows under a sum, in the second cache; Zen 4
 SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
+DENSE = 1 << 9  # where these are summed many times, from the first cache; Zen 5
 SHARE = 1 << 13  # products of vectors that are worth a thread; Sapphire Rapids
 UNITS = 4  # of work for each thread
 SPREAD = 4  # rows that rows between two places of a grid are sums of
@@ -169,7 +171,9 @@ def row_record(
     runs = np.flatnonzero(np.diff(by.firsts, prepend=-1, append=-1))  # (runs + 1,)
     is_whole = taps == SPREAD and len(by.weights) == by.rows and inner * size <= SPREAD_BYTES and of is None
     spreads = is_whole and (into is not None or around == 0)
-    chunk = inner if spreads else min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
+    is_dense = len(runs) == 2 and by.rows > 1  # all rows are sums of the same ones
+    shortest, cache = (DENSE, cache_sizes()[0] // 2) if is_dense else (SHORTEST, CACHE)
+    chunk = inner if spreads else min(inner, max(shortest, cache // taps) // size // lanes * lanes)
     chunks = -(-inner // chunk)
     threads = threads if outer * by.rows * -(-inner // lanes) * taps > SHARE else 1
     most = len(runs) - 1 if spreads else by.rows
@@ -205,24 +209,3 @@ class RowPass:
         self.count, names = made.elements, ROW_SUM_FIELDS.names
         scratch_bytes = made.tasks * made.scratch_bytes
         self.run = RecordLaunch(made.kernel, made.record, names, scratch_bytes, made.tasks, made.kept, third)
-
-
-class MatrixPass:
-    """y (rows, columns) = x (rows, taps) times a matrix (taps, columns), of few columns or taps, + offset.
-
-    The rows of the matrix are summed, with weights that are the elements of x.
-    """
-
-    def __init__(self, rows: int, matrix: np.ndarray, threads: int, offset: np.ndarray | None = None):
-        self._matrix, (taps, columns) = matrix, matrix.shape
-        self._offset = offset  # (columns,)
-        by = RowSums(np.zeros(rows, np.int64), np.arange(taps), np.zeros((rows, taps)))
-        self._sums = RowPass(1, taps, columns, matrix.dtype, by, 0.0, threads, "weights")
-        self.count = self._sums.count
-
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Many threads may run it at once."""
-        self._sums.run(self._matrix, y, x)
-        if self._offset is not None:
-            rows = y.reshape(-1)[: self.count].reshape(-1, len(self._offset))
-            rows += self._offset

@@ -10,6 +10,7 @@ from convalgos.cpu.filtering import (
     byte_sums,
     column_rates,
     decimated_sums,
+    grid_lines,
     line_drivers,
     line_elements,
     line_endings,
@@ -68,6 +69,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         yield row_sums.sum_rows, (size,)
         yield row_sums.spread_rows, kinds
         yield panel_passes.filter_panels, kinds
+        yield from ((grid_lines.filter_grid_lines, (*kinds, lines)) for lines in (1, grid_lines.MANY))
         for back in (0, 1):
             yield recursive_kernels.turn_panel, (*kinds, back)
         yield block_kernels.filter_blocks, (size, *block_kernels.block_tiles(size))
