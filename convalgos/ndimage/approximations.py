@@ -18,7 +18,6 @@ from convalgos.cpu.filtering.coarse_gaussians import (
     CoarseAxis,
     coarse_chain,
     steps_within,
-    why_not_coarse,
 )
 from convalgos.cpu.filtering.coarse_grids import NUDGED, WHOLE
 from convalgos.cpu.filtering.coarse_lines import is_long_line
@@ -102,8 +101,6 @@ def _coarse(
             smoothed, boundaries, filters, steps, in_blocks, strict=True
         )
     )
-    if why_not_coarse(shape, axes, dtype.itemsize) is not None:
-        return None
     is_read = x.name in SHORT and dtype.itemsize == 4 and holds(beyond, x)
     of = x if is_read else None
     chain = coarse_chain(shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)

@@ -36,15 +36,13 @@ from convalgos.cpu.filtering.coarse_lines import BlockPass
 from convalgos.cpu.filtering.grid_lines import GridLinePass
 from convalgos.cpu.filtering.panel_passes import PanelPass, takes_panels
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
-from convalgos.cpu.layout.reorder import Reorder
 from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 
 # Standard deviations in steps of the grid, from the coarsest grid to a fine one
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
-NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
-FEW_TURNED = 3 << 14  # elements that NumPy turns over before a run is bound; Sapphire Rapids
+PLANES = 32  # elements of rows, up to which lines across them are turned over to lie in rows; Zen 5
 SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of its own takes 2 us
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
@@ -127,15 +125,6 @@ class CoarseAxis(NamedTuple):
     in_blocks: bool = False
 
 
-def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: int) -> str | None:
-    """Why a `CoarseChain` takes longer than other ways, in a sentence, or None."""
-    first = min(axes)
-    inner = math.prod(shape[first.axis + 1 :])
-    if inner > 1 and inner * itemsize < NARROW:
-        return "rows along the first of the axes would be turned over before there are fewer of them"
-    return None
-
-
 @cached_by_threads(64)
 def coarse_chain(
     shape: Shape, dtype: np.dtype, axes: tuple[CoarseAxis, ...], fill: float, of: np.dtype | None = None,
@@ -157,7 +146,7 @@ class CoarseChain:
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
         self._count = math.prod(shape)
-        self._passes: list[RowPass | BlockPass | GridLinePass | PanelPass | _Turn] = []
+        self._passes: list[RowPass | BlockPass | GridLinePass | PanelPass] = []
         self._add(shape, axes, of, into)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
@@ -175,17 +164,11 @@ class CoarseChain:
             given = outer, size, self._dtype, int(one.step), filtered, one.boundary
             self._passes.append(BlockPass(*given, self._fill, self._threads, of, into))
             return
-        if inner == 1 and not others:
-            self._filter_rows(one, size, outer, of, into)
-            return
-        if inner * self._dtype.itemsize < NARROW and outer > 1:
-            later = tuple(each._replace(axis=each.axis - one.axis) for each in axes)
-            self._turn(outer, size * inner)
-            self._add((*shape[one.axis :], outer), later, None, None)
-            self._turn(size * inner, outer)
-            if into is not None:
-                alike = RowSums(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones((1, 1)))
-                self._sum(1, 1, math.prod(shape), alike, None, into)
+        if inner <= PLANES:
+            if others:  # along lines of so few elements that nothing is spared by making rows coarse first
+                self._add(shape, tuple(others), of, None)
+                of = None
+            self._filter_lines(one, outer, size, inner, of, into)
             return
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, back = sums_of_rows(one.boundary, size, one.step, filtered)
@@ -199,25 +182,20 @@ class CoarseChain:
             self._sum(outer, rows, inner, by, None, into if number == len(back) else None)
             rows = by.rows
 
-    def _filter_rows(
-        self, one: CoarseAxis, size: int, lines: int, of: np.dtype | None, into: np.dtype | None
+    def _filter_lines(
+        self, one: CoarseAxis, outer: int, size: int, inner: int, of: np.dtype | None, into: np.dtype | None
     ) -> None:
-        """Lines of elements behind each other."""
+        """Lines of elements that are at most a few elements apart."""
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
         up = _nudged(up, into)
-        if takes_panels(lines, size, one.step, self._dtype.itemsize):
+        if inner == 1 and takes_panels(outer, size, one.step, self._dtype.itemsize):
             sums = [each for each in (down, middle, up) if each is not None]
-            self._passes.append(
-                PanelPass(lines, size, self._dtype, sums, self._fill, self._threads, of, into)
-            )
+            panels = PanelPass(outer, size, self._dtype, sums, self._fill, self._threads, of, into)
+            self._passes.append(panels)
         else:
-            given = lines, size, self._dtype, down, middle, up, self._fill, self._threads
-            self._passes.append(GridLinePass(*given, of, into))
-
-    def _turn(self, rows: int, columns: int) -> None:
-        if min(rows, columns) > 1:
-            self._passes.append(_Turn(rows, columns, self._dtype))
+            given = outer, size, self._dtype, down, middle, up, self._fill, self._threads
+            self._passes.append(GridLinePass(*given, of, into, inner))
 
     def _sum(
         self, outer: int, rows: int, inner: int, by: RowSums, of: np.dtype | None = None,
@@ -253,19 +231,3 @@ class CoarseChain:
 def _nudged(up: RowSums, into: np.dtype | None) -> RowSums:
     """Sums that are cut off to integers, if there is a type of these."""
     return up if into is None else up._replace(weights=up.weights * NUDGED)
-
-
-class _Turn:
-    """y (columns, rows) = x (rows, columns), turned over."""
-
-    def __init__(self, rows: int, columns: int, dtype: np.dtype):
-        self.count = rows * columns
-        self._shapes = (1, rows, columns), (1, columns, rows)
-        self._reorder = Reorder(self._shapes[0], dtype.itemsize, "channels_first", "channels_last")
-
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        one, other = (a[: self.count].reshape(s) for a, s in zip((x, y), self._shapes, strict=True))
-        if self.count <= FEW_TURNED:
-            np.copyto(other, one.swapaxes(1, 2))
-        else:
-            self._reorder.bind(one, other).run()

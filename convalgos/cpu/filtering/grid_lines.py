@@ -1,8 +1,9 @@
-"""Lines along rows by way of coarse grids, one after the other, along which vectors lie.
+"""Lines by way of coarse grids, some at a time, along which vectors lie.
 
 Each place of a grid is a dot product with elements that lie behind each other, and has weights of its own, so
 that a grid ends where its line does. No line waits for others that would lie beside it in the lanes of
-vectors. See `coarse_gaussians` for the steps and their error.
+vectors. Lines across rows of few elements are turned over. See `coarse_gaussians` for the steps and their
+error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.cpu.filtering.line_borders import copy_pixel
 from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_within
+from convalgos.cpu.filtering.recursive_kernels import turn_panel
 from convalgos.cpu.filtering.row_sums import SPREAD, RowSums
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -24,63 +26,111 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, copy_bytes, poi
 
 MANY = 4  # lines that are filtered at a time, where there are so many
 PLACES = 4  # of the grid that are summed at a time
-SHARE = 1 << 13  # elements that are worth a thread; Zen 5
-# x and y are (lines, size), of elements of x_bytes and y_bytes. A line has the elements that `sources` names,
-# `places` of them, its own ones from `low` on; -1 is `filling`. Place j of the grid is the sum of `taps` of
-# them from firsts[j] on, times down (rows, taps); `middle` filters the `laid` places that `along` names, if
-# it has taps. Of y, the elements from starts[r] on are sums of SPREAD places from spreads[r] on, times up
-# (SPREAD, pitch). `load` and `store` convert elements, or are 0. In scratch are lines `line_pitch` elements
-# apart, and behind some bytes places of the grid, `grid_pitch` apart, and outputs.
+SHARE = 1 << 12  # elements that are worth a thread; Zen 5
+# x and y are (lines, size, after), of elements of x_bytes and y_bytes. A line has the elements that `sources`
+# names, `places` of them, its own ones from `low` on; -1 is `filling`. Place j of the grid is the sum of
+# `taps` of them from firsts[j] on, times down (rows, taps); `middle` filters the `laid` places that `along`
+# names, if it has taps. Of y, the elements from starts[r] on are sums of SPREAD places from spreads[r] on,
+# times up (SPREAD, up_pitch). `load` and `store` convert elements, or are 0; `turn` and `turn_back` turn
+# planes over. In scratch are lines and outputs, `line_pitch` elements apart, places of grids, `grid_pitch`
+# apart, and a plane.
 GRID_LINE_FIELDS = fields(
-    "x y scratch scratch_bytes tasks lines size places low sources filling rows taps firsts down laid along "
-    "middle middle_taps starts spreads runs up pitch load store x_bytes y_bytes sums_at laid_at filtered_at "
-    "out_at line_pitch grid_pitch"
+    "x y scratch scratch_bytes tasks lines size after places low sources filling rows taps firsts down laid "
+    "along middle middle_taps starts spreads runs up up_pitch load store turn turn_back x_bytes y_bytes "
+    "sums_at laid_at filtered_at out_at elements_at line_pitch grid_pitch"
 )
 
 
 @jit.specialise
 def filter_grid_lines(SIZE: int, LANES: int, LINES: int) -> jit.Kernel:
-    """The lines of a task, LINES at a time, which share the loads of weights."""
+    """The lines of a task, LINES at a time."""
 
     def filter_grid_lines(args: int, task: int) -> None:
         a = carray(pointer(args), 1, GRID_LINE_FIELDS)[0]
-        line = a.scratch + task * a.scratch_bytes
-        sums, laid, filtered, out = line + a.sums_at, line + a.laid_at, line + a.filtered_at, line + a.out_at
-        zero_bytes(line, a.sums_at)  # what is behind a line is multiplied by 0
+        scratch = a.scratch + task * a.scratch_bytes
+        zero_behind(a, SIZE, scratch, LINES)
         first, end = a.lines * task // a.tasks, a.lines * (task + 1) // a.tasks
         while first < end:
             n = max(min(first, end - LINES), 0)  # the last ones may be filtered once more
             for k in range(LINES):
-                x, begin = a.x + (n + k) * a.size * a.x_bytes, line + k * a.line_pitch * SIZE
-                own = begin + a.low * SIZE
+                x, own = a.x + (n + k) * a.size * a.x_bytes, scratch + (k * a.line_pitch + a.low) * SIZE
                 if a.load == 0:
                     copy_bytes(own, x, a.size * SIZE)
                 else:
                     call(a.load, (x, own, a.size))
-                gather_places(SIZE, own, a.sources, 0, a.low, begin, a.filling)
-                gather_places(SIZE, own, a.sources, a.low + a.size, a.places, begin, a.filling)
-            sum_to_places(
-                SIZE, LANES, LINES, line, a.line_pitch, a.firsts, a.rows, a.down, a.taps, sums, a.grid_pitch
-            )
-            spread = sums
-            if a.middle_taps > 0:
-                for k in range(LINES):
-                    at = k * a.grid_pitch * SIZE
-                    gather_places(SIZE, sums + at, a.along, 0, a.laid, laid + at, a.filling)
-                    filter_places(SIZE, LANES, laid + at, a.laid, a.middle, a.middle_taps, filtered + at)
-                spread = filtered
             y = a.y + n * a.size * a.y_bytes
-            to, pitch = (y, a.size) if a.store == 0 else (out, a.pitch)
-            spread_places(
-                SIZE, LANES, LINES, spread, a.grid_pitch, a.starts, a.spreads, a.runs, a.up, a.pitch, a.size,
-                to, pitch,
-            )  # fmt: skip
-            if a.store != 0:
+            if a.store == 0:
+                filter_together(a, SIZE, LANES, LINES, scratch, scratch, y, a.size)
+            else:
+                out = scratch + a.out_at
+                filter_together(a, SIZE, LANES, LINES, scratch, scratch, out, a.line_pitch)
                 for k in range(LINES):
-                    call(a.store, (out + k * pitch * SIZE, y + k * a.size * a.y_bytes, a.size))
+                    call(a.store, (out + k * a.line_pitch * SIZE, y + k * a.size * a.y_bytes, a.size))
             first += LINES
 
     return filter_grid_lines
+
+
+@jit.specialise
+def filter_grid_planes(SIZE: int, LANES: int) -> jit.Kernel:
+    """The planes of a task, (size, after) each, whose lines are turned over to lie in rows and back."""
+
+    def filter_grid_planes(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, GRID_LINE_FIELDS)[0]
+        scratch = a.scratch + task * a.scratch_bytes
+        elements, out = scratch + a.elements_at, scratch + a.out_at
+        count, pitch = a.size * a.after, a.line_pitch * SIZE
+        zero_behind(a, SIZE, scratch, a.after + MANY - 1)
+        for n in range(a.lines * task // a.tasks, a.lines * (task + 1) // a.tasks):
+            x, y = a.x + n * count * a.x_bytes, a.y + n * count * a.y_bytes
+            if a.load != 0:
+                call(a.load, (x, elements, count))
+                x = elements
+            call(a.turn, (a.line_pitch // LANES, x, a.after, a.after, a.size, scratch + a.low * SIZE))
+            for k in range(0, a.after, MANY):
+                line = scratch + k * pitch
+                filter_together(a, SIZE, LANES, MANY, scratch, line, out + k * pitch, a.line_pitch)
+            to = y if a.store == 0 else elements
+            call(a.turn_back, (a.line_pitch // LANES, to, a.after, a.after, a.size, out))
+            if a.store != 0:
+                call(a.store, (elements, y, count))
+
+    return filter_grid_planes
+
+
+@jit.helper
+def zero_behind(a: Any, size: int, scratch: int, lines: int) -> None:
+    """What is behind lines is multiplied by 0."""
+    begin = a.low + a.size
+    for k in range(lines):
+        zero_bytes(scratch + (k * a.line_pitch + begin) * size, (a.line_pitch - begin) * size)
+
+
+@jit.helper
+def filter_together(
+    a: Any, size: int, lanes: int, count: int, scratch: int, line: int, y: int, pitch: int
+) -> None:  # fmt: skip
+    """Some lines that are laid from `line` on, to y, where they are `pitch` elements apart."""
+    sums, laid, filtered = scratch + a.sums_at, scratch + a.laid_at, scratch + a.filtered_at
+    for k in range(count):
+        begin = line + k * a.line_pitch * size
+        own = begin + a.low * size
+        gather_places(size, own, a.sources, 0, a.low, begin, a.filling)
+        gather_places(size, own, a.sources, a.low + a.size, a.places, begin, a.filling)
+    sum_to_places(
+        size, lanes, count, line, a.line_pitch, a.firsts, a.rows, a.down, a.taps, sums, a.grid_pitch
+    )  # fmt: skip
+    spread = sums
+    if a.middle_taps > 0:
+        for k in range(count):
+            at = k * a.grid_pitch * size
+            gather_places(size, sums + at, a.along, 0, a.laid, laid + at, a.filling)
+            filter_places(size, lanes, laid + at, a.laid, a.middle, a.middle_taps, filtered + at)
+        spread = filtered
+    spread_places(
+        size, lanes, count, spread, a.grid_pitch, a.starts, a.spreads, a.runs, a.up, a.up_pitch, a.size, y,
+        pitch,
+    )  # fmt: skip
 
 
 @jit.helper
@@ -180,13 +230,14 @@ class GridLinePass:
         down, along, up: of `sums_on_grid`.
         fill: what stands for elements that are none.
         of, into: short integers that x or y holds, where they are not of dtype.
+        after: x and y are (lines, size, after), of few elements behind.
     """
 
     def __init__(
         self, lines: int, size: int, dtype: np.dtype, down: RowSums, along: RowSums | None, up: RowSums,
-        fill: float, threads: int, of: np.dtype | None = None, into: np.dtype | None = None,
+        fill: float, threads: int, of: np.dtype | None = None, into: np.dtype | None = None, after: int = 1,
     ):  # fmt: skip
-        self.count, each, lanes = lines * size, dtype.itemsize, simd.lanes(dtype.itemsize)
+        self.count, each, lanes = lines * size * after, dtype.itemsize, simd.lanes(dtype.itemsize)
         tasks = max(1, min(threads, self.count // SHARE, lines))
         down = _folded(down, size, fill)
         many = MANY if lines // tasks >= MANY else 1
@@ -200,23 +251,26 @@ class GridLinePass:
         laid = along.sources if along else np.zeros(0, np.int64)
         middle = along.weights.astype(dtype) if along else np.zeros((1, 0), dtype)
         filling = np.full(1, fill, dtype)
-        spanned = max(len(down.sources), int(firsts.max()) + taps)
-        grid = max(rows, len(laid)) + 2 * lanes
-        counts = [many * count for count in (spanned, grid, grid, grid, size + lanes)]
+        low = _first_own(down.sources, size)
+        spanned = max(len(down.sources), int(firsts.max()) + taps, low + size + lanes)
+        pitch, grid = -(-spanned // lanes) * lanes, max(rows, len(laid)) + 2 * lanes
+        held = many if after == 1 else -(-after // lanes) * lanes + MANY  # lines
+        counts = held * pitch, *[max(many, MANY) * grid] * 3, held * pitch, size * after * (after > 1)
         places = np.cumsum([whole_lines(count * each) for count in counts])  # bytes
         address = jit.data_address()
         values = (
-            0, 0, 0, places[-1], tasks, lines, size, len(down.sources), _first_own(down.sources, size),
+            0, 0, 0, places[-1], tasks, lines, size, after, len(down.sources), low,
             address(down.sources), address(filling), rows, taps, address(firsts), address(weights), len(laid),
             address(laid), address(middle), middle.shape[1], address(starts), address(spreads), len(spreads),
             address(back), size + lanes,
             load_line(KINDS.index(of.name), each, lanes) if of else 0,
             store_within(KINDS.index(into.name), each, lanes) if into else 0,
-            (of or dtype).itemsize, (into or dtype).itemsize, *places[:4], spanned, grid,
+            *((turn_panel(each, lanes, 0), turn_panel(each, lanes, 1)) if after > 1 else (0, 0)),
+            (of or dtype).itemsize, (into or dtype).itemsize, *places[:5], pitch, grid,
         )  # fmt: skip
         record, names = np.array(values, np.int64), GRID_LINE_FIELDS.names
         kept: Any = down, laid, filling, weights, firsts, middle, starts, spreads, back
-        kernel = filter_grid_lines(each, lanes, many)
+        kernel = filter_grid_lines(each, lanes, many) if after == 1 else filter_grid_planes(each, lanes)
         self.run = RecordLaunch(kernel, record, names, tasks * int(places[-1]), tasks, kept)
 
 

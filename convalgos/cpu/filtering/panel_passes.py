@@ -24,7 +24,7 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
 WIDEST = 8  # vectors of lines in a panel, at most
 LONG = 1 << 11  # bytes of a line that is converted apart from the next: else they share sets of a cache
-SHARE = 1 << 13  # elements that are worth a thread; Zen 4
+SHARE = 1 << 12  # elements that are worth a thread; Zen 5
 FEWEST = 6  # vectors of lines from which on panels take less time than lines by themselves, of so many
 NARROW = 4000  # elements times those of a step, and less; Zen 5
 WORDS = len(ROW_SUM_FIELDS.names or ())

@@ -22,7 +22,7 @@ from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
-CACHE = 1 << 19  # bytes of the rows under a sum, in the second cache; Zen 4
+CACHE = 1 << 16  # bytes of the rows under a sum, in the first caches if they are few; Zen 5
 SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
 DENSE = 1 << 9  # where these are summed many times, from the first cache; Zen 5
 SHARE = 1 << 13  # products of vectors that are worth a thread; Sapphire Rapids
