@@ -208,6 +208,28 @@ def test_sums_of_rows(size, around, monkeypatch):
         assert np.isnan(memory[:3]).all()
 
 
+def test_groups_of_rows():
+    """Of neighbours that are sums of nearly the same; of few rows, of all, and none of rows far apart."""
+    rng = np.random.default_rng(3)
+    for rows, apart in ((2, 0), (3, 2), (4, 1), (9, 3), (11, 0)):
+        firsts, weights = np.arange(rows) * apart, rng.integers(-3, 4, (rows, 7)) * 1.0
+        by = RowSums(firsts, rng.integers(-1, 40, rows * apart + 7), weights)
+        groups = row_sums.row_groups(by)
+        many = min(4, rows)
+        assert groups.weights.shape[::2] == (-(-rows // many), many)
+        for j in range(rows):
+            group = j // many
+            within = j - min(group * many, rows - many)
+            at = firsts[j] - groups.firsts[group]
+            expected = np.zeros(groups.weights.shape[1])
+            expected[at : at + 7] = weights[j]
+            np.testing.assert_array_equal(groups.weights[group, :, within], expected)
+        assert (groups.sources[: len(by.sources)] == by.sources).all()
+        assert groups.firsts.max() + groups.weights.shape[1] <= len(groups.sources)
+    assert row_sums.row_groups(RowSums(np.arange(8) * 7, np.arange(60), np.ones((8, 7)))) is None
+    assert row_sums.row_groups(RowSums(np.zeros(1, int), np.arange(9), np.ones((1, 9)))) is None
+
+
 @pytest.mark.parametrize("size", [4, 8])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_rows_between_two_places(size, threads, monkeypatch):

@@ -101,6 +101,9 @@ def grid_kernels(kinds: tuple[int, int]) -> Iterator[tuple[Callable[..., object]
     for lines in (1, grid_lines.MANY):
         yield grid_lines.filter_grid_lines, (*kinds, lines)
     yield grid_lines.filter_grid_planes, kinds
+    names = ("float32", "uint8", "int16", "uint16") if kinds[0] == 4 else ("float64",)
+    for name, rows in product(names, range(2, row_sums.GROUP + 1)):
+        yield row_sums.sum_grouped_rows, (line_elements.KINDS.index(name), *kinds, rows)
     for back in (0, 1):
         yield recursive_kernels.turn_panel, (*kinds, back)
 
