@@ -211,7 +211,7 @@ def test_sums_of_rows(size, around, monkeypatch):
 def test_groups_of_rows():
     """Of neighbours that are sums of nearly the same; of few rows, of all, and none of rows far apart."""
     rng = np.random.default_rng(3)
-    for rows, apart in ((2, 0), (3, 2), (4, 1), (9, 3), (11, 0)):
+    for rows, apart in ((2, 0), (3, 2), (4, 1), (9, 1), (11, 0)):
         firsts, weights = np.arange(rows) * apart, rng.integers(-3, 4, (rows, 7)) * 1.0
         by = RowSums(firsts, rng.integers(-1, 40, rows * apart + 7), weights)
         groups = row_sums.row_groups(by)
