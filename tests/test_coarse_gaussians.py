@@ -8,8 +8,17 @@ from scipy import ndimage as scipys
 
 from convalgos import ndimage
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import block_kernels, coarse_gaussians, coarse_lines, panel_passes, row_sums
+from convalgos.cpu.filtering import (
+    block_kernels,
+    coarse_gaussians,
+    coarse_lines,
+    grid_lines,
+    panel_passes,
+    row_sums,
+)
 from convalgos.cpu.filtering.coarse_gaussians import coarse_gaussian, steps_within
+from convalgos.cpu.filtering.coarse_grids import LOST, fitting_step, sums_of_rows, sums_on_grid
+from convalgos.cpu.filtering.grid_lines import GridLinePass
 from convalgos.cpu.filtering.panel_passes import PanelPass, panel_width
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.cpu.vectors import simd
@@ -31,9 +40,8 @@ def _also_few_lines(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_results_are_within_the_error(dtype, monkeypatch):
-    if dtype == "float64":  # also rows that are turned over by our own kernels
-        monkeypatch.setattr(coarse_gaussians, "FEW_TURNED", 0)
-        monkeypatch.setattr(coarse_gaussians, "SHORT", 0)
+    if dtype == "float64":  # also narrow rows
+        monkeypatch.setattr(coarse_gaussians, "PLANES", 1)
     rng = np.random.default_rng(0)
     for mode, threads in zip(MODES, (1, 2, 3, 1, 2), strict=True):
         for shape, sigma in CALLS:
@@ -49,7 +57,7 @@ def test_results_are_within_the_error(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_long_lines_are_filtered_in_blocks(dtype, monkeypatch):
     """Of which the last is whole, or is not; alone, and as the last of some axes."""
-    monkeypatch.setattr(coarse_lines, "LAST", [(256, 1000, 54)])
+    monkeypatch.setattr(coarse_lines, "LONG", 0)
     rng = np.random.default_rng(4)
     for mode in MODES:
         for shape, sigma in (
@@ -84,6 +92,7 @@ def _counted(monkeypatch):
 def test_lines_of_short_integers_in_blocks(name, monkeypatch):
     """By one kernel, of which several tasks filter some blocks each, and leave what lies around y."""
     monkeypatch.setattr(coarse_lines, "SHARE", 1)
+    monkeypatch.setattr(coarse_lines, "LONG", 0)
     dtype, rng = np.dtype(name), np.random.default_rng(5)
     limits = np.iinfo(dtype)
     for mode, threads in zip(MODES, (2, 3, 1, 2, 5), strict=True):
@@ -106,6 +115,7 @@ def test_lines_of_short_integers_in_blocks(name, monkeypatch):
 def test_blocks_by_tiles_of_any_vectors(nbytes, dtype, monkeypatch):
     tiles = _tiles_of(nbytes, np.dtype(dtype).itemsize, monkeypatch)
     monkeypatch.setattr(coarse_lines, "block_tiles", lambda size: tiles)
+    monkeypatch.setattr(coarse_lines, "LONG", 0)
     x = np.random.default_rng(6).random((2, 2003 + nbytes)).astype(dtype)
     with _counted(monkeypatch) as made:
         found = ndimage.gaussian_filter(x, 27, axes=1, mode="nearest", max_rel_error=1e-3)
@@ -198,6 +208,28 @@ def test_sums_of_rows(size, around, monkeypatch):
         assert np.isnan(memory[:3]).all()
 
 
+def test_groups_of_rows():
+    """Of neighbours that are sums of nearly the same; of few rows, of all, and none of rows far apart."""
+    rng = np.random.default_rng(3)
+    for rows, apart in ((2, 0), (3, 2), (4, 1), (9, 1), (11, 0)):
+        firsts, weights = np.arange(rows) * apart, rng.integers(-3, 4, (rows, 7)) * 1.0
+        by = RowSums(firsts, rng.integers(-1, 40, rows * apart + 7), weights)
+        groups = row_sums.row_groups(by)
+        many = min(4, rows)
+        assert groups.weights.shape[::2] == (-(-rows // many), many)
+        for j in range(rows):
+            group = j // many
+            within = j - min(group * many, rows - many)
+            at = firsts[j] - groups.firsts[group]
+            expected = np.zeros(groups.weights.shape[1])
+            expected[at : at + 7] = weights[j]
+            np.testing.assert_array_equal(groups.weights[group, :, within], expected)
+        assert (groups.sources[: len(by.sources)] == by.sources).all()
+        assert groups.firsts.max() + groups.weights.shape[1] <= len(groups.sources)
+    assert row_sums.row_groups(RowSums(np.arange(8) * 7, np.arange(60), np.ones((8, 7)))) is None
+    assert row_sums.row_groups(RowSums(np.zeros(1, int), np.arange(9), np.ones((1, 9)))) is None
+
+
 @pytest.mark.parametrize("size", [4, 8])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_rows_between_two_places(size, threads, monkeypatch):
@@ -265,6 +297,8 @@ def test_widths_of_panels():
 def test_last_axes_in_panels(name, monkeypatch):
     """Lines of one axis, and of the coarse rows of others."""
     dtype, rng = np.dtype(name), np.random.default_rng(7)
+    monkeypatch.setattr(panel_passes, "FEWEST", 0)
+    monkeypatch.setattr(panel_passes, "NARROW", 1 << 20)
     made, kind = [], coarse_gaussians.PanelPass
     coarse_gaussians.coarse_chain.cache_clear()
     monkeypatch.setattr(coarse_gaussians, "PanelPass", lambda *args: made.append(args) or kind(*args))
@@ -278,3 +312,87 @@ def test_last_axes_in_panels(name, monkeypatch):
         towards, allowed = expected - found, 1e-3 * largest
         assert len(made) == number and found.dtype == dtype
         assert -allowed <= towards.min() and towards.max() <= allowed + (dtype.kind in "iu")
+
+
+@pytest.mark.parametrize("name", ["int8", "uint16", "float32", "float64"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("after", [1, 5, 21])
+def test_lines_by_themselves(name, threads, after, monkeypatch):
+    """Sums of whole numbers by two tables and by three, some lines at a time, at borders of all kinds."""
+    monkeypatch.setattr(grid_lines, "SHARE", 1)
+    dtype, rng = np.dtype(name), np.random.default_rng(8)
+    short = dtype if dtype.kind in "iu" else None
+    sums = np.dtype(np.float32) if short else dtype
+    for lines, size, fill in (
+        (1, 9, 0.0),
+        (5, 9, 2.0),
+        (3, 40, 0.0),
+        (33, 17, 2.0),
+        (4, 16, 2.0),
+        (7, 600, 0.0),
+    ):
+        x = rng.integers(0, 4, (lines, size, after)).astype(dtype)
+        memory = np.full(x.size + 2, 77, dtype)
+        y = memory[1:-1].reshape(x.shape)
+        around = np.concatenate([rng.integers(-1, size, 2), np.arange(size), rng.integers(-1, size, 3)])
+        tables = [RowSums(np.sort(rng.integers(0, size - 3, 6)), around, rng.integers(0, 2, (6, 7)) * 1.0)]
+        if lines % 2:
+            tables.append(RowSums(np.arange(5), rng.integers(-1, 6, 6), rng.integers(0, 2, (1, 2)) * 1.0))
+        rows = tables[-1].rows
+        firsts = np.sort(rng.integers(0, rows - 3, size))
+        tables.append(RowSums(firsts, np.arange(rows), rng.integers(0, 2, (size, 4)) * 1.0))
+        down, *along, up = tables
+        given = lines, size, sums, down, *(along or [None]), up, fill, threads, short, short, after
+        GridLinePass(*given).run(x, y)
+        expected = x.astype(float)
+        for by in tables:
+            known = np.concatenate([expected, np.full((lines, 1, after), float(fill))], 1)
+            taken = known[:, by.sources[by.firsts[:, None] + np.arange(by.weights.shape[1])]]
+            weights = np.broadcast_to(by.weights, (by.rows, by.weights.shape[1]))
+            expected = np.einsum("lrta,rt->lra", taken, weights)
+        if short:
+            expected = np.minimum(expected, np.iinfo(dtype).max)
+        np.testing.assert_array_equal(y, expected)
+        assert memory[0] == memory[-1] == 77
+
+
+def test_few_rows_are_sums_of_all():
+    """As few as the rank tells, or as there are; and what all tables do is what three do."""
+    for boundary in ("edge", "constant", "zero", "reflect", "symmetric", "wrap"):
+        for size, sigma in ((1, 30), (2, 30), (3, 15), (9, 40), (33, 21), (50, 20), (120, 30), (700, 25)):
+            step = fitting_step(boundary, size, sigma / 1.8)
+            middle = coarse_gaussian(sigma, 4 * sigma, step).middle
+            three = [by for by in sums_on_grid(boundary, size, step, middle) if by is not None]
+            down, after = sums_of_rows(boundary, size, step, middle)
+            one, other = (_matrix(tables, size) for tables in ([down, *after], three))
+            assert np.abs(one - other).sum(1).max() <= LOST + 1e-12
+            if boundary in ("symmetric", "wrap") and sigma > 3 * size:
+                assert down.rows == 1
+            assert down.rows <= size
+
+
+def _matrix(tables, size):
+    """(outputs, elements and the fill value) of sums one after the other."""
+    found = np.concatenate([np.eye(size, size + 1), np.eye(1, size + 1, size)])
+    for by in tables:
+        taken = found[by.sources[by.firsts[:, None] + np.arange(by.weights.shape[1])]]
+        weights = np.broadcast_to(by.weights, (by.rows, by.weights.shape[1]))
+        found = np.concatenate([np.einsum("rt,rtn->rn", weights, taken), np.eye(1, size + 1, size)])
+    return found[:-1]
+
+
+@pytest.mark.parametrize("name", ["uint8", "int16", "float32", "float64"])
+def test_calls_that_come_again(name):
+    """Compiled as a whole they do what passes do one after the other."""
+    dtype, rng = np.dtype(name), np.random.default_rng(9)
+    shapes = ((3, 200), None), ((2, 40, 3), None), ((12, 300), 0), ((2, 3, 250), (0, 1)), ((5, 1), None)
+    for mode in MODES:
+        for shape, axes in shapes:
+            x = (rng.random(shape) * (200 if dtype.kind in "iu" else 9)).astype(dtype)
+            given = {"mode": mode, "cval": 5, "axes": axes, "max_rel_error": 1e-3}
+            first, *others = [ndimage.gaussian_filter(x, 30, **given) for _ in range(5)]
+            expected = scipys.gaussian_filter(x, 30, output="f8", mode=mode, cval=5, axes=axes)
+            towards, allowed = expected - first, 1e-3 * (200 if dtype.kind in "iu" else 9)
+            assert -allowed <= towards.min() and towards.max() <= allowed + (dtype.kind in "iu")
+            for other in others:
+                np.testing.assert_array_equal(other, first)

@@ -31,8 +31,9 @@ def test_integers_are_those_of_scipy(given, output, case, monkeypatch):
     if case % 2:
         monkeypatch.setattr(settled_windows, "CACHED", 1 << 12)  # lines in chunks
     lines = [rng.standard_normal(n) for n in taps]
-    for w in (np.outer(*lines), np.outer(*map(np.abs, lines))):
-        w = w / np.abs(w).sum()
+    products = np.outer(*lines), np.outer(*map(np.abs, lines))
+    products = [w / np.abs(w).sum() for w in products]
+    for w in (*products, products[0].astype(np.float32)):
         for mode, cval in (("reflect", 0), ("constant", 2.5), ("wrap", 0)):
             how = {"mode": mode, "cval": cval, "origin": origin, "axes": axes, "output": output}
             for x in pictures(rng, shape, given):
@@ -51,6 +52,8 @@ def test_only_sums_that_can_be_told_apart_go_along_lines():
 
     small, large = passes(np.outer(line, line)), passes(np.outer(line, line), "i2", "i2")
     assert (small.size, large.size) == (4, 8)
+    rounded = np.outer(line, line).astype(np.float32).astype(np.float64)
+    assert small.error < passes(rounded).error < 1e-3 and passes(rounded, "i2", "i2").error > large.error
     assert passes(np.random.default_rng(1).random((9, 9))) is None  # no outer product
     assert passes(np.ones((9, 9)) / 81) is None  # often whole
     assert passes(np.outer(line, line), "i4", "i4") is None

@@ -5,7 +5,6 @@ import pytest
 from scipy import ndimage as scipys
 
 from convalgos import ndimage
-from convalgos.cpu.filtering import coarse_lines
 from convalgos.cpu.filtering.recursive_gaussians import gaussian_recursion, parts_of_lines, recursions_within
 from convalgos.ndimage import approximations
 
@@ -15,7 +14,7 @@ MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
 @pytest.fixture(autouse=True)
 def _also_few_lines(monkeypatch):
     monkeypatch.setattr(approximations, "RECURSED", 0)
-    monkeypatch.setattr(coarse_lines, "ALONE", ())  # no line by blocks
+    monkeypatch.setattr(approximations, "_coarse", lambda *_: None)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -55,7 +54,7 @@ def test_errors_are_those_of_the_weights():
 
 def test_what_no_recursion_serves_is_exact(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setattr(coarse_lines, "ALONE", ())
+    monkeypatch.setattr(approximations, "_coarse", lambda *_: None)
     x = np.random.default_rng(0).random((90, 80))
     few = ndimage.gaussian_filter(x[0], 30, max_rel_error=1e-3)  # lines, which sums take less time for
     assert np.array_equal(few, ndimage.gaussian_filter(x[0], 30))

@@ -18,7 +18,6 @@ from convalgos.cpu.filtering.coarse_gaussians import (
     CoarseAxis,
     coarse_chain,
     steps_within,
-    why_not_coarse,
 )
 from convalgos.cpu.filtering.coarse_grids import NUDGED, WHOLE
 from convalgos.cpu.filtering.coarse_lines import is_long_line
@@ -85,10 +84,9 @@ def _coarse(
     last = max(axis for axis, *_ in smoothed)
     size = shape[last]
     lies_in_rows = math.prod(shape[last + 1 :]) == 1
-    lines_of, alone = math.prod(shape) // size, len(smoothed) == 1
+    lines_of = math.prod(shape) // size
     in_blocks = [
-        lies_in_rows and axis == last and is_long_line(lines_of, size, sigma, alone)
-        for axis, sigma, *_ in smoothed
+        lies_in_rows and axis == last and is_long_line(lines_of, size, sigma) for axis, sigma, *_ in smoothed
     ]
     lines = [
         (WHOLE if whole else boundary, shape[axis])
@@ -103,8 +101,6 @@ def _coarse(
             smoothed, boundaries, filters, steps, in_blocks, strict=True
         )
     )
-    if why_not_coarse(shape, axes, dtype.itemsize) is not None:
-        return None
     is_read = x.name in SHORT and dtype.itemsize == 4 and holds(beyond, x)
     of = x if is_read else None
     chain = coarse_chain(shape, dtype, tuple(axes), beyond, of, asked if asked != dtype else None)

@@ -25,25 +25,24 @@ import numpy as np
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering.coarse_grids import (
+    LOST,
     NUDGED,
     cubic,
     fitting_step,
-    grid_matrices,
+    sums_of_rows,
     sums_on_grid,
 )
 from convalgos.cpu.filtering.coarse_lines import BlockPass
-from convalgos.cpu.filtering.panel_passes import PanelPass
-from convalgos.cpu.filtering.row_sums import MatrixPass, RowPass, RowSums
-from convalgos.cpu.layout.reorder import Reorder
+from convalgos.cpu.filtering.grid_lines import GridLinePass
+from convalgos.cpu.filtering.panel_passes import PanelPass, takes_panels
+from convalgos.cpu.filtering.row_sums import RowPass, RowSums
+from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 
 # Standard deviations in steps of the grid, from the coarsest grid to a fine one
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
-NARROW = 64  # bytes of neighbours along the later axes, below which rows are turned over
-FEWEST = 4  # lines that are filtered side by side, in panels; Zen 4
-SHORT = 1 << 9  # elements of rows that are multiplied by matrices rather than turned over; Sapphire Rapids
-FEW_TURNED = 3 << 14  # elements that NumPy turns over, or adds to, before a run is bound; Sapphire Rapids
+PLANES = 32  # elements of rows, up to which lines across them are turned over to lie in rows; Zen 5
 SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of its own takes 2 us
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid
@@ -106,6 +105,7 @@ def steps_within(
         steps = [fitting_step(*line, step) for line, step in zip(lines, most, strict=True)]
         found = [coarse_gaussian(*each, step) for each, step in zip(filters, steps, strict=True)]
         rounded = sum(ROUNDED * math.sqrt(4 * step) for step in steps) * float(np.finfo(dtype).eps)
+        rounded += LOST * len(steps)
         if math.prod(1 + each.error for each in found) - 1 + rounded <= max_rel_error:
             return steps
     return None
@@ -123,17 +123,6 @@ class CoarseAxis(NamedTuple):
     reach: int
     step: float
     in_blocks: bool = False
-
-
-def why_not_coarse(shape: Sequence[int], axes: Sequence[CoarseAxis], itemsize: int) -> str | None:
-    """Why a `CoarseChain` takes longer than other ways, in a sentence, or None."""
-    first = min(axes)
-    inner = math.prod(shape[first.axis + 1 :])
-    if inner == 1 and math.prod(shape) // shape[first.axis] >= FEWEST:
-        return None  # panels of them are
-    if not first.in_blocks and inner * itemsize < NARROW:
-        return "rows along the first of the axes would be turned over before there are fewer of them"
-    return None
 
 
 @cached_by_threads(64)
@@ -156,17 +145,18 @@ class CoarseChain:
         into: np.dtype | None,
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
-        self._of, self._into = of, into
-        self._passes: list[RowPass | MatrixPass | BlockPass | PanelPass | _Turn] = []
-        self._add(shape, axes)
+        self._count = math.prod(shape)
+        self._passes: list[RowPass | BlockPass | GridLinePass | PanelPass] = []
+        self._add(shape, axes, of, into)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
         is_small = max(self._sizes) * dtype.itemsize < SMALL
         self._empty: Callable[..., np.ndarray] = np.empty if is_small else aligned_empty
 
-    def _add(self, shape: Shape, axes: tuple[CoarseAxis, ...]) -> None:
+    def _add(
+        self, shape: Shape, axes: tuple[CoarseAxis, ...], of: np.dtype | None, into: np.dtype | None
+    ) -> None:
         one, *others = axes
-        of, into = (None, None) if self._passes else (self._of, self._into)
         size, outer = shape[one.axis], math.prod(shape[: one.axis])
         inner = math.prod(shape[one.axis + 1 :])
         if one.in_blocks:
@@ -174,61 +164,44 @@ class CoarseChain:
             given = outer, size, self._dtype, int(one.step), filtered, one.boundary
             self._passes.append(BlockPass(*given, self._fill, self._threads, of, into))
             return
-        if inner == 1 and not others and outer >= FEWEST:
-            self._filter_panels(one, size, outer, of, into)
-            return
-        if inner == 1 and not others and size <= SHORT and self._multiply(one, size, outer):
-            return
-        if inner * self._dtype.itemsize < NARROW and outer > 1:
-            later = tuple(each._replace(axis=each.axis - one.axis) for each in axes)
-            self._turn(outer, size * inner)
-            self._add((*shape[one.axis :], outer), later)
-            self._turn(size * inner, outer)
+        if inner <= PLANES:
+            if others:  # along lines of so few elements that nothing is spared by making rows coarse first
+                self._add(shape, tuple(others), of, None)
+                of = None
+            self._filter_lines(one, outer, size, inner, of, into)
             return
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
-        down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
-        self._sum(outer, size, inner, down, of)
+        down, back = sums_of_rows(one.boundary, size, one.step, filtered)
+        ends = not others and not back
+        self._sum(outer, size, inner, down, of, into if ends else None)
         if others:
-            self._add((*shape[: one.axis], down.rows, *shape[one.axis + 1 :]), tuple(others))
-        if middle:
-            self._sum(outer, down.rows, inner, middle)
-        if into is not None:
-            up = up._replace(weights=up.weights * NUDGED)
-        self._sum(outer, (middle or down).rows, inner, up, None, into)
+            fewer = (*shape[: one.axis], down.rows, *shape[one.axis + 1 :])
+            self._add(fewer, tuple(others), None, None if back else into)
+        rows = down.rows
+        for number, by in enumerate(back, 1):
+            self._sum(outer, rows, inner, by, None, into if number == len(back) else None)
+            rows = by.rows
 
-    def _filter_panels(
-        self, one: CoarseAxis, size: int, lines: int, of: np.dtype | None, into: np.dtype | None
+    def _filter_lines(
+        self, one: CoarseAxis, outer: int, size: int, inner: int, of: np.dtype | None, into: np.dtype | None
     ) -> None:
-        """Lines of elements behind each other."""
+        """Lines of elements that are at most a few elements apart."""
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
-        if into is not None:
-            up = up._replace(weights=up.weights * NUDGED)
-        sums = [each for each in (down, middle, up) if each is not None]
-        self._passes.append(PanelPass(lines, size, self._dtype, sums, self._fill, self._threads, of, into))
-
-    def _multiply(self, one: CoarseAxis, size: int, rows: int) -> bool:
-        """Rows of elements by matrices, if they are sums of nothing else."""
-        filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
-        to, back, filled = grid_matrices(one.boundary, size, one.step, filtered)
-        added = None
-        if filled is not None and self._fill != 0:
-            if rows * size > FEW_TURNED:
-                return False
-            added = (self._fill * filled).astype(self._dtype)
-        for matrix, offset in ((to, None), (back, added)):
-            self._passes.append(MatrixPass(rows, matrix.astype(self._dtype), self._threads, offset))
-        return True
-
-    def _turn(self, rows: int, columns: int) -> None:
-        if min(rows, columns) > 1:
-            self._passes.append(_Turn(rows, columns, self._dtype))
+        up = _nudged(up, into)
+        if inner == 1 and takes_panels(outer, size, one.step, self._dtype.itemsize):
+            sums = [each for each in (down, middle, up) if each is not None]
+            panels = PanelPass(outer, size, self._dtype, sums, self._fill, self._threads, of, into)
+            self._passes.append(panels)
+        else:
+            given = outer, size, self._dtype, down, middle, up, self._fill, self._threads
+            self._passes.append(GridLinePass(*given, of, into, inner))
 
     def _sum(
         self, outer: int, rows: int, inner: int, by: RowSums, of: np.dtype | None = None,
         into: np.dtype | None = None,
     ) -> None:  # fmt: skip
-        given = outer, rows, inner, self._dtype, by, self._fill, self._threads
+        given = outer, rows, inner, self._dtype, _nudged(by, into), self._fill, self._threads
         self._passes.append(RowPass(*given, of=of, into=into))
 
     @property
@@ -237,9 +210,16 @@ class CoarseChain:
 
         x, y: C-contiguous, and apart from each other. A single pass is what is called.
         """
-        return self._passes[0].run if len(self._passes) == 1 else self._run_all
+        return self._passes[0].run if len(self._passes) == 1 else self
 
-    def _run_all(self, x: np.ndarray, y: np.ndarray) -> None:
+    @property
+    def array_steps(self) -> list[ArrayStep] | None:
+        """What a call does, for `array_steps.array_steps_of`, whose buffers have as many elements as y."""
+        if max(one.count for one in self._passes) > self._count:
+            return None
+        return chained([array_steps_of(one.run) for one in self._passes])
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         held = [self._empty(size, self._dtype) for size in self._sizes]
         *others, last = self._passes
         for i, one in enumerate(others):
@@ -248,17 +228,6 @@ class CoarseChain:
         last.run(x, y)
 
 
-class _Turn:
-    """y (columns, rows) = x (rows, columns), turned over."""
-
-    def __init__(self, rows: int, columns: int, dtype: np.dtype):
-        self.count = rows * columns
-        self._shapes = (1, rows, columns), (1, columns, rows)
-        self._reorder = Reorder(self._shapes[0], dtype.itemsize, "channels_first", "channels_last")
-
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        one, other = (a[: self.count].reshape(s) for a, s in zip((x, y), self._shapes, strict=True))
-        if self.count <= FEW_TURNED:
-            np.copyto(other, one.swapaxes(1, 2))
-        else:
-            self._reorder.bind(one, other).run()
+def _nudged(up: RowSums, into: np.dtype | None) -> RowSums:
+    """Sums that are cut off to integers, if there is a type of these."""
+    return up if into is None else up._replace(weights=up.weights * NUDGED)

@@ -17,6 +17,8 @@ from convalgos.cpu.filtering.row_sums import RowSums
 BEYOND = {"edge": 2, "constant": 1, "zero": 1, "reflect": 0, "symmetric": 0, "wrap": 0}
 
 WHOLE = "whole"  # in the place of a boundary: of lines in blocks of some steps, wherever they end
+RANKED = 1 << 12  # places times elements of which a rank is found in less than a millisecond; Zen 5
+LOST = 2.0**-17  # of the sum of weights, at most, by the rank
 NUDGED = 1 + 2.0**-19  # times as much are sums that are cut off to integers, so that roundings do not count
 
 
@@ -57,22 +59,50 @@ def sums_on_grid(
     along = RowSums(np.arange(places) + begin + low, sources, middle[None])
     fine = cubic(np.arange(-1, 3) - (at - before)[:, None])  # (size, 4)
     up = RowSums(before - 1 - first, np.arange(places), fine)
-    if places * size <= down.rows * down.weights.shape[1]:
+    if places * size <= down.rows * down.weights.shape[1] + places * len(middle):
         return _at_once(down, along, size), None, up
     return down, along, up
 
 
-def grid_matrices(
+def sums_of_rows(
     boundary: str, size: int, step: float, middle: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """(size, places) to the grid and along it, (places, size) back, by which rows of elements are multiplied,
-    and (size,) what a fill value of 1 adds to them then, or None where it has no part."""
+) -> tuple[RowSums, tuple[RowSums, ...]]:
+    """(to fewer rows, from these on back) along an axis of rows, by as few products as there can be.
+
+    Rows of few elements are sums of all of them, in a number of ways that is the rank of the whole matrix: 1
+    where the filter is much wider than the axis. It may differ by `LOST`.
+    """
     down, along, up = sums_on_grid(boundary, size, step, middle)
+    after = (up,) if along is None else (along, up)
+    products = sum(by.rows * by.weights.shape[1] for by in (down, *after))
+    places = (along or down).rows
+    if places * size > RANKED:
+        return down, after
     once = down if along is None else _at_once(down, along, size)
-    back = np.zeros((once.rows, size))
-    back[up.firsts + np.arange(4)[:, None], np.arange(size)] = up.weights.T
-    filled = once.weights[:, size] @ back if once.weights.shape[1] > size else None
-    return np.ascontiguousarray(once.weights[:, :size].T), back, filled
+    chosen, by_chosen = _fewest_rows(once.weights)
+    rank, taken = len(chosen), up.firsts[:, None] + np.arange(up.weights.shape[1])
+    back = np.einsum("it,itr->ir", up.weights, by_chosen[taken])  # (size, rank)
+    firsts = np.zeros(size, np.int64)
+    if size < 2 * rank:
+        return RowSums(firsts, once.sources, back @ once.weights[chosen]), ()
+    if 2 * rank * size > products:
+        return down, after
+    ranked = RowSums(firsts[:rank], once.sources, once.weights[chosen])
+    return ranked, (RowSums(firsts, np.arange(rank), back),)
+
+
+def _fewest_rows(matrix: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """Rows of a matrix (rows, n) of which all are sums, and by what (rows, chosen).
+
+    Rows that each sum up to 1, such as means, are sums by weights that do so, too.
+    """
+    left, chosen = matrix.copy(), list[int]()  # what the chosen ones leave of each row
+    while np.abs(left).sum(1).max() > LOST:
+        norms = np.einsum("ij,ij->i", left, left)
+        chosen.append(int(norms.argmax()))
+        direction = left[chosen[-1]] / math.sqrt(norms.max())
+        left -= np.outer(left @ direction, direction)
+    return chosen, np.linalg.lstsq(matrix[chosen].T, matrix.T, rcond=None)[0].T
 
 
 def _to_grid(boundary: str, size: int, step: float, places: np.ndarray) -> RowSums:

@@ -8,8 +8,6 @@ steps and their error.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
@@ -26,24 +24,16 @@ from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_within
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.vectors import simd
 
-# (lines, standard deviations in a line) up to and from which it takes less time than sums, or panels of lines
-# along the only axis; Zen 4. More lines fill the lanes of panels, and pay for their ends.
-ALONE = (3, 2), (4, 5), (8, 10), (16, 30), (64, 50), (math.inf, 80)
-# (lines, elements of a line, standard deviations in it) up to and from which it takes less time than other
-# grids along the last of several axes; Sapphire Rapids
-LAST = (8, 1 << 12, 54), (256, 1 << 13, 160)
+LONG = 220  # standard deviations in a line from which on blocks take less time than `grid_lines`; Zen 5
+NARROW = 2.8  # times one in elements, from as many on with FEW lines: places of narrow ones are more; Zen 5
+FEW = 3  # lines that are not filtered some at a time
 CHUNK = 64  # blocks of a line that are filtered at a time, at most
-SHARE = 1 << 18  # products that are worth a thread; Zen 4
+SHARE = 1 << 16  # products that are worth a thread; Zen 5
 
 
-def is_long_line(count: int, size: int, sigma: float, is_alone: bool) -> bool:
-    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other.
-
-    is_alone: no other axis is filtered.
-    """
-    if is_alone:
-        return any(count <= most and size >= widths * sigma for most, widths in ALONE)
-    return any(count <= most and size >= max(least, widths * sigma) for most, least, widths in LAST)
+def is_long_line(count: int, size: int, sigma: float) -> bool:
+    """Whether `count` lines are better filtered in blocks, if their elements lie behind each other."""
+    return size >= sigma * (min(LONG, NARROW * sigma) if count <= FEW else LONG)
 
 
 class BlockPass:

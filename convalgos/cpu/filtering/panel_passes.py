@@ -24,7 +24,9 @@ from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer
 
 WIDEST = 8  # vectors of lines in a panel, at most
 LONG = 1 << 11  # bytes of a line that is converted apart from the next: else they share sets of a cache
-SHARE = 1 << 13  # elements that are worth a thread; Zen 4
+SHARE = 1 << 12  # elements that are worth a thread; Zen 5
+FEWEST = 6  # vectors of lines from which on panels take less time than lines by themselves, of so many
+NARROW = 4000  # elements times those of a step, and less; Zen 5
 WORDS = len(ROW_SUM_FIELDS.names or ())
 # x and y are (lines, size), of elements of x_bytes and y_bytes; a panel has `width` vectors of lines. `steps`
 # records, and the kernels of these, make one panel of the other, from the first one on and back to it. `turn`
@@ -131,6 +133,11 @@ class PanelPass:
         self.run = RecordLaunch(
             filter_panels(each, lanes), record, names, tasks * int(places[-1]), tasks, kept
         )
+
+
+def takes_panels(lines: int, size: int, step: float, itemsize: int) -> bool:
+    """Whether lines that are made coarse by a step are better filtered side by side than by themselves."""
+    return lines >= FEWEST * simd.lanes(itemsize) and size * step < NARROW
 
 
 def panel_width(vectors: int, size: int, nbytes: int, threads: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import whole_lines
-from convalgos.cpu.filtering.line_elements import KINDS, store_within
+from convalgos.cpu.filtering.line_elements import KINDS, loaded, store_within
 from convalgos.cpu.filtering.line_sums import FUSED, sum_lines, sum_lines_of
 from convalgos.cpu.layout.streaming import STREAMED_PLANES, outgrows_caches, stream
 from convalgos.cpu.runtime import jit
@@ -21,8 +21,11 @@ from convalgos.cpu.vectors.blocks import loop_chunks
 from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, pointer
 
-CACHE = 1 << 19  # bytes of the rows under a sum, in the second cache; Zen 4
+CACHE = 1 << 16  # bytes of the rows under a sum, in the first caches if they are few; Zen 5
 SHORTEST = 1 << 10  # bytes of a row that are summed at a time, at least; Zen 4
+GROUP = 4  # rows that are summed at a time
+MOST_ZEROS = 2.0  # products of these for one of each row by itself; Zen 5
+NARROW = 32  # bytes of vectors of which there are so few registers that groups take two side by side
 SHARE = 1 << 13  # products of vectors that are worth a thread; Sapphire Rapids
 UNITS = 4  # of work for each thread
 SPREAD = 4  # rows that rows between two places of a grid are sums of
@@ -140,6 +143,94 @@ def spread_run(v: Vec, table: Value, weights: Value, rows: Value, count: Value, 
     loop_chunks(v, v, count, AT_ONCE, chunk)
 
 
+@jit.specialise
+def sum_grouped_rows(KIND: int, SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
+    """The units of a task: some columns of some groups of ROWS rows of y, for all of which x is read once.
+
+    Entries of `firsts` and weights (taps, ROWS) are those of groups, of which the last one ends with y.
+    """
+
+    def sum_grouped_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, ROW_SUM_FIELDS)[0]
+        table = a.scratch + task * a.scratch_bytes
+        line, groups = table + a.line_at, -(-a.y_rows // ROWS)
+        units = a.outer * a.chunks * a.bands
+        for unit in range(units * task // a.tasks, units * (task + 1) // a.tasks):
+            band, part = unit % a.bands, unit // a.bands
+            at, o = part % a.chunks * a.chunk, part // a.chunks
+            count = min(a.chunk, a.inner - at)
+            for group in range(groups * band // a.bands, groups * (band + 1) // a.bands):
+                find_summed(a, group, at, o, table)
+                weights, first = a.weights + group * a.taps * ROWS * SIZE, min(group * ROWS, a.y_rows - ROWS)
+                y, step = a.y + ((o * a.y_rows + first) * a.inner + at) * a.y_bytes, a.inner * a.y_bytes
+                into, apart = (y, a.inner) if a.stream == 0 else (line, count)
+                sum_group(SIZE, LANES, KIND, ROWS, table, weights, a.taps, count, into, apart)
+                if a.stream != 0:
+                    for r in range(ROWS):
+                        call(a.stream, (line + r * count * SIZE, y + r * step, count))
+
+    return sum_grouped_rows
+
+
+@simd.emitter
+def sum_group(
+    v: Vec, KIND: int, ROWS: int, table: Value, weights: Value, taps: Value, count: Value, y: Value,
+    apart: Value,
+) -> None:  # fmt: skip
+    """y[r][i] = sum_t weights[t][r] * lines[t][i], of lines of a kind; rows are `apart` elements."""
+    w, to = v.pointer(weights), v.pointer(y)
+
+    def chunk(at: Value, vectors: int, mask: Value = None) -> None:
+        masks = [None] * (vectors - 1) + [mask]
+        places = [v.iadd(at, m * v.lanes) for m in range(vectors)]
+        sums = [[v.register(v.zero()) for _ in places] for _ in range(ROWS)]
+        with v.loop(taps) as t:
+            source = v.pointer(v.table64(table, t))
+            lines = [loaded(v, KIND, source, *each) for each in zip(places, masks, strict=True)]
+            for r, totals in enumerate(sums):
+                scale = v.broadcast(w, v.iadd(v.imul(t, ROWS), r))
+                for total, line in zip(totals, lines, strict=True):
+                    total.set(v.fma(line, scale, total.value))
+        for r, totals in enumerate(sums):
+            row = v.imul(apart, r)
+            for total, place, each in zip(totals, places, masks, strict=True):
+                store_lanes(v, total.value, to, v.iadd(row, place), each)
+
+    loop_chunks(v, v, count, AT_ONCE if v.lanes * v.size > NARROW else 2, chunk)
+
+
+class RowGroups(NamedTuple):
+    """Rows of which neighbours are sums of nearly the same: GROUP of them, or all where there are fewer.
+
+    firsts: (groups,); sources: (places,), of which some may be behind the last one that is met; weights:
+    (groups, taps, rows of a group).
+    """
+
+    firsts: np.ndarray
+    sources: np.ndarray
+    weights: np.ndarray
+
+
+def row_groups(by: RowSums) -> RowGroups | None:
+    """Groups of rows, if that does not take too many products by 0."""
+    taps, many = by.weights.shape[1], min(GROUP, by.rows)
+    groups = -(-by.rows // many)
+    begins = np.minimum(np.arange(groups) * many, by.rows - many)
+    rows = begins[:, None] + np.arange(many)  # (groups, many)
+    firsts = by.firsts[rows]
+    wide = int((firsts.max(1) - firsts.min(1)).max()) + taps
+    if many == 1 or groups * many * wide > MOST_ZEROS * by.rows * taps:
+        return None
+    weights = np.zeros((groups, wide, many))
+    first = firsts.min(1)
+    at = (firsts - first[:, None])[:, :, None] + np.arange(taps)  # (groups, many, taps)
+    weights[np.arange(groups)[:, None, None], at, np.arange(many)[:, None]] = by.weights[
+        rows % len(by.weights)
+    ]
+    missing = max(0, int(first.max()) + wide - len(by.sources))
+    return RowGroups(first, np.pad(by.sources, (0, missing), "edge"), weights)
+
+
 class RowRecord(NamedTuple):
     """What a kernel of rows is launched with.
 
@@ -169,24 +260,33 @@ def row_record(
     runs = np.flatnonzero(np.diff(by.firsts, prepend=-1, append=-1))  # (runs + 1,)
     is_whole = taps == SPREAD and len(by.weights) == by.rows and inner * size <= SPREAD_BYTES and of is None
     spreads = is_whole and (into is not None or around == 0)
+    groups = None if spreads or inner < lanes else row_groups(by)
+    many = 1
+    weights = by.weights.astype(dtype)
+    firsts, sources = by.firsts, by.sources
+    if groups is not None:
+        firsts, sources, weights = groups.firsts, groups.sources, groups.weights.astype(dtype)
+        taps, many = weights.shape[1:]
     chunk = inner if spreads else min(inner, max(SHORTEST, CACHE // taps) // size // lanes * lanes)
     chunks = -(-inner // chunk)
     threads = threads if outer * by.rows * -(-inner // lanes) * taps > SHARE else 1
-    most = len(runs) - 1 if spreads else by.rows
+    most = len(runs) - 1 if spreads else -(-by.rows // many)
     bands = 1 if threads == 1 else max(1, min(most, threads * UNITS // (outer * chunks)))
     tasks = min(threads, outer * chunks * bands)
     line_at = whole_lines(8 * taps)
-    scratch_bytes = line_at + whole_lines(chunk * size * (int(np.diff(runs).max()) if spreads else 1))
-    weights, filling = by.weights.astype(dtype), np.full(chunk, fill, of or dtype)
+    scratch_bytes = line_at + whole_lines(chunk * size * (int(np.diff(runs).max()) if spreads else many))
+    filling = np.full(chunk, fill, of or dtype)
     sums = sum_lines_of(KINDS.index(of.name), size, lanes) if of else sum_lines(FUSED, size, lanes)
     values = (
         0, 0, 0, scratch_bytes, tasks, outer, rows, by.rows, inner, chunk, chunks, bands,
-        by.firsts.ctypes.data, by.sources.ctypes.data, len(by.sources), weights.ctypes.data, len(weights),
+        firsts.ctypes.data, sources.ctypes.data, len(sources), weights.ctypes.data, len(weights),
         taps, filling.ctypes.data, sums, around, line_at, filling.itemsize, into.itemsize if into else size,
         runs.ctypes.data, len(runs) - 1,
     )  # fmt: skip
     kernel = spread_rows(size, lanes) if spreads else sum_rows(size)
-    kept = *by, weights, filling, runs
+    if groups is not None:
+        kernel = sum_grouped_rows(KINDS.index((of or dtype).name), size, lanes, many)
+    kept = firsts, sources, weights, filling, runs
     return RowRecord(kernel, np.array(values, np.int64), kept, count, tasks, scratch_bytes)
 
 
@@ -205,24 +305,3 @@ class RowPass:
         self.count, names = made.elements, ROW_SUM_FIELDS.names
         scratch_bytes = made.tasks * made.scratch_bytes
         self.run = RecordLaunch(made.kernel, made.record, names, scratch_bytes, made.tasks, made.kept, third)
-
-
-class MatrixPass:
-    """y (rows, columns) = x (rows, taps) times a matrix (taps, columns), of few columns or taps, + offset.
-
-    The rows of the matrix are summed, with weights that are the elements of x.
-    """
-
-    def __init__(self, rows: int, matrix: np.ndarray, threads: int, offset: np.ndarray | None = None):
-        self._matrix, (taps, columns) = matrix, matrix.shape
-        self._offset = offset  # (columns,)
-        by = RowSums(np.zeros(rows, np.int64), np.arange(taps), np.zeros((rows, taps)))
-        self._sums = RowPass(1, taps, columns, matrix.dtype, by, 0.0, threads, "weights")
-        self.count = self._sums.count
-
-    def run(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Many threads may run it at once."""
-        self._sums.run(self._matrix, y, x)
-        if self._offset is not None:
-            rows = y.reshape(-1)[: self.count].reshape(-1, len(self._offset))
-            rows += self._offset

@@ -21,7 +21,7 @@ from convalgos.cpu.filtering.line_elements import KINDS
 from convalgos.cpu.filtering.line_passes import UNITS, LinePass
 from convalgos.cpu.filtering.line_steps import CLOSE, DIGITS, LineStep, way_of_sums
 from convalgos.cpu.filtering.line_sums import FUSED, ROWS, sum_lines
-from convalgos.cpu.filtering.outer_products import ROUNDING, line_factors
+from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.whole_sums import settle_window
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -29,7 +29,9 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 
 Array = np.ndarray[Any, Any]
 CACHED = 640 << 10  # bytes of the ring of a task, in the second cache; Zen 4
-AGAIN = 160  # times the error of a sum and the products of a window: by which float32 takes longer; Xeon
+# Times the error of a sum and the products of a window, by bytes of an element: if that is more than the
+# products along lines, windows that are summed again take longer; Xeon, Zen 5
+AGAIN = {4: 160, 8: 80}
 MOST = 2.0**31  # magnitude of sums, which are cut off to 32 bits first
 
 
@@ -38,6 +40,8 @@ def settled_window(
 ) -> SettledWindow | None:
     """The pass that correlates arrays of integers by w, of float64; None where other sums are needed.
 
+    w may be a product that was rounded to float32: what it differs by is part of the error.
+
     axes: no others with elements lie between the two along which w has taps.
     """
     filtered = [i for i, axis in enumerate(axes) if axis.taps > 1]
@@ -45,14 +49,15 @@ def settled_window(
         return None
     rows, columns = filtered
     step = LineStep(rows, tuple(w.ravel().tolist()), axes[rows], fill)
-    lines = line_factors(w)
+    lines = line_factors(w, True)
     if lines is None or way_of_sums(step, x, 8) != CLOSE or _largest(step, x) >= MOST:
         return None
     lines[-1] = lines[-1] * math.prod(float(lines[i][0]) for i in range(len(axes) - 1) if i not in filtered)
     if columns != len(axes) - 1:
         lines[columns] = lines[columns] * lines[-1][0]
     across, along = (LineStep(i, tuple(lines[i].tolist()), axes[i], fill) for i in filtered)
-    return SettledWindow(x, y, across, along, w)
+    window = SettledWindow(x, y, across, along, w)
+    return None if window.is_often_summed(window.size) else window
 
 
 def _largest(step: LineStep, x: np.dtype) -> float:
@@ -121,20 +126,25 @@ class SettledWindow(LinePass):
         super().__init__(x, y, across, along)
 
     def _set_numbers(self) -> None:
-        taps = sum(len(step.weights) for step in self.sources)
         bytes_ = self.x_dtype.itemsize == self.y_dtype.itemsize == 1
-        self.size = 4 if bytes_ and AGAIN * self._error(4) * self._w.size < taps else 8
+        self.size = 4 if bytes_ and not self.is_often_summed(4) else 8
+        self.error = self._error_of(self.size)
         self.dtype = np.dtype(f"f{self.size}")
         self.lanes = simd.lanes(self.size)
 
-    def _error(self, size: int) -> float:
+    def is_often_summed(self, size: int) -> bool:
+        """Whether too many windows lie near whole numbers, by sums of elements of so many bytes."""
+        taps = sum(len(step.weights) for step in self.sources)
+        return AGAIN[size] * self._error_of(size) * self._w.size >= taps
+
+    def _error_of(self, size: int) -> float:
         """At most, between sums along lines and those of windows in order."""
         across, along = self.sources
         whole = LineStep(0, tuple(self._w.ravel().tolist()), across.window, across.fill)
         most, taps = _largest(whole, self.x_dtype), len(across.weights) + len(along.weights)
-        largest = most / math.fsum(map(abs, whole.weights)) * float(np.abs(self._w).max())
-        product = ROUNDING * float(np.finfo(np.float64).eps) * largest * self._w.size  # of factors
-        return (taps + 6) * most / 2.0 ** DIGITS[size] + (self._w.size + 3) * most / 2.0**53 + product
+        apart = np.abs(np.outer(across.weights, along.weights).ravel() - self._w.ravel()).sum()
+        factors = float(apart) * most / math.fsum(map(abs, whole.weights))
+        return (taps + 6) * most / 2.0 ** DIGITS[size] + (self._w.size + 3) * most / 2.0**53 + factors
 
     def _convert(self) -> None:
         self.values["load"] = self._load(self.x_dtype)
@@ -149,7 +159,7 @@ class SettledWindow(LinePass):
         f["sums"] = f["row_sums"] = sum_lines(FUSED, self.size, self.lanes)
         f["ring"] = f["taps"] + ROWS - 1
         f["exact"] = self._table(np.roll(w.ravel(), -1))
-        error = self._error(self.size)
+        error = self.error
         positive = self.x_dtype.kind == "u" and min(float(w.min()), along.fill) >= 0
         f["bounds"] = self._table(np.array((error, 1 - error, 0.0 if positive else -1.0), self.dtype))
         f["settle"] = settle_window(KINDS.index(self.y_dtype.name), self.size, self.lanes)

@@ -10,6 +10,7 @@ from convalgos.cpu.filtering import (
     byte_sums,
     column_rates,
     decimated_sums,
+    grid_lines,
     line_drivers,
     line_elements,
     line_endings,
@@ -68,8 +69,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         yield row_sums.sum_rows, (size,)
         yield row_sums.spread_rows, kinds
         yield panel_passes.filter_panels, kinds
-        for back in (0, 1):
-            yield recursive_kernels.turn_panel, (*kinds, back)
+        yield from grid_kernels(kinds)
         yield block_kernels.filter_blocks, (size, *block_kernels.block_tiles(size))
         for name in ("uint8", "int16", "uint16") if size == 4 else ():
             for ends in (line_sums.sum_lines_of, line_elements.store_within):
@@ -94,6 +94,18 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
             for order in in_order if settled else ():
                 yield whole_sums.settle_line, (number, order, *kinds)
+
+
+def grid_kernels(kinds: tuple[int, int]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
+    """Those of lines by coarse grids, of numbers of a size and so many in a vector."""
+    for lines in (1, grid_lines.MANY):
+        yield grid_lines.filter_grid_lines, (*kinds, lines)
+    yield grid_lines.filter_grid_planes, kinds
+    names = ("float32", "uint8", "int16", "uint16") if kinds[0] == 4 else ("float64",)
+    for name, rows in product(names, range(2, row_sums.GROUP + 1)):
+        yield row_sums.sum_grouped_rows, (line_elements.KINDS.index(name), *kinds, rows)
+    for back in (0, 1):
+        yield recursive_kernels.turn_panel, (*kinds, back)
 
 
 def rate_kernels(kinds: tuple[int, int]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
