@@ -37,11 +37,24 @@ class Exported(NamedTuple):
     out_spec: Any  # how they make up what it returns
     sizes: OpenSizes  # of the inputs
 
-    def returned(self, tensors: Sequence[Tensor]) -> Any:
-        """What the module returns, of the tensors in it."""
-        given = iter(tensors)
-        leaves = [next(given) if leaf is TENSOR else leaf for leaf in self.leaves]
-        return pytree.tree_unflatten(leaves, self.out_spec)
+    def maker(self) -> Callable[[list[Tensor]], Any]:
+        """A function that makes what the module returns of the tensors in it."""
+        spec = self.out_spec
+        if all(leaf is TENSOR for leaf in self.leaves):
+            if spec.is_leaf():
+                return operator.itemgetter(0)
+            if spec.num_nodes == 1 + spec.num_leaves:  # nothing within
+                if spec.type is tuple:
+                    return tuple
+                if spec.type is list:
+                    return list
+
+        def made(tensors: list[Tensor]) -> Any:
+            given = iter(tensors)
+            leaves = [next(given) if leaf is TENSOR else leaf for leaf in self.leaves]
+            return pytree.tree_unflatten(leaves, spec)
+
+        return made
 
 
 class _Outputs:
