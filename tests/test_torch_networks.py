@@ -3,6 +3,7 @@
 import copy
 import importlib.metadata
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +76,70 @@ def test_calls_that_no_network_serves_go_to_the_model(model, given, why):
     assert f"the model itself ran, in 1 calls: {why}" in frozen.report()
 
 
+def test_arguments_that_are_equal_and_not_the_same_are_told_apart():
+    class Scaled(nn.Module):
+        def forward(self, x, scale):
+            return torch.expm1(x) * scale if type(scale) is not bool else x.relu()
+
+    model, x = Scaled().eval(), -torch.ones(2, 3)
+    for calls in (
+        [(x, 1), (x, True), (x, 0.0), (x, -0.0)],
+        [(x.int(), 1.0), (x.long(), 1.0), (x, 1.0), (x, 1)],
+    ):
+        frozen = ct.freeze(model, *calls[0])
+        for given in calls:
+            y, expected = frozen(*given), model(*given)
+            torch.testing.assert_close(y, expected)
+            assert torch.equal(torch.signbit(y), torch.signbit(expected))
+        assert not frozen._calls.left_whole and len(frozen._calls.networks) == 4
+
+
+def test_arguments_that_may_change_are_left_to_the_model():
+    class Scaled(nn.Module):
+        def forward(self, x, options):
+            return x * options.factor
+
+    options, x = SimpleNamespace(factor=2), torch.ones(2)
+    frozen = ct.freeze(Scaled().eval(), x, options)
+    options.factor = 3
+    assert torch.equal(frozen(x, options), 3 * x)
+    told = "2 calls: an argument is of SimpleNamespace, and may be another one in each call"
+    assert told in frozen.report()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.t().contiguous().t(),
+        lambda x: torch.cat((x, x), 1)[:, ::2],
+        lambda x: x[:0],
+        lambda x: nn.Parameter(x, requires_grad=False),
+        lambda x: nn.Parameter(x),
+        lambda x: torch._neg_view(x),
+        lambda x: torch.frombuffer(bytearray(1 + 4 * x.numel()), dtype=torch.float32, offset=1).view_as(x),
+        lambda x: x.as_subclass(type("Sub", (torch.Tensor,), {})),
+        lambda x: x.to_sparse(),
+    ],
+)
+def test_tensors_of_any_kind_give_the_numbers_of_torch(change):
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()
+    frozen = ct.freeze(model, torch.ones(3, 6))
+    with torch.no_grad():
+        x = change(torch.randn(3, 6))
+        y, expected = frozen(x), model(x)
+    torch.testing.assert_close(y, expected)
+    assert type(y) is type(expected)
+
+
+def test_frozen_models_are_mapped_and_differentiated_by_torch():
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()
+    frozen = ct.freeze(model, torch.ones(6))
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(torch.func.vmap(frozen)(x), model(x))
+    torch.testing.assert_close(torch.func.jacrev(frozen)(x[0]), torch.func.jacrev(model)(x[0]))
+    assert "2 calls: torch was tracing, transforming or profiling" in frozen.report()
+
+
 def test_models_that_no_network_can_be_read_of_run_themselves(model):
     half = ct.freeze(model.to(torch.bfloat16), torch.ones(1, 3, 8, 8, dtype=torch.bfloat16))
     assert "an argument is of torch.bfloat16, and networks are of torch.float32" in half.report()
@@ -133,9 +198,9 @@ def test_models_that_are_compiled_for_open_sizes_are_read_once():
             x = torch.randn(shape)
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
     assert len(read) >= 3, "torch itself asks whether maps are large"
-    assert all(graph._calls is read[1]._calls for graph in read[1:])
-    (network,) = read[1]._calls.networks
-    assert network.free == (frozenset({2, 3}),) and not read[1]._calls.left_whole
+    assert all(graph._binding.calls is read[1]._binding.calls for graph in read[1:])
+    (network,) = read[1]._binding.calls.networks
+    assert network.free == (frozenset({2, 3}),) and not read[1]._binding.calls.left_whole
 
 
 def test_compiled_models_give_the_numbers_of_torch(model, caplog):

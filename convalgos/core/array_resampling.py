@@ -82,6 +82,7 @@ def resize_axes(
 ) -> list[tuple[int, int, float]]:
     """(axis, size of y, scale) of those that are resized, by scales, or to sizes where these are given."""
     places = [counted_axis(axis, len(shape)) for axis in axes] or [*range(len(shape))]
+    scales, sizes = scales.reshape(-1), sizes.reshape(-1)
     if sizes.size:
         return [(i, int(n), float(n) / max(1, shape[i])) for i, n in zip(places, sizes, strict=True)]
     return [(i, int(shape[i] * s), float(s)) for i, s in zip(places, map(float, scales), strict=True)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -56,49 +57,54 @@ class _Bound(nn.Module):
         return self.graph(*arguments)
 
 
+class _Binding(NamedTuple):
+    """A network, and the parameters that it is of: (where they are given, itself, its version)."""
+
+    calls: WholeNetwork
+    parameters: list[tuple[int, Tensor, int]]
+
+
 class CompiledGraph:
     """Calls of a graph of dynamo: (parameters, buffers and inputs in its order) -> a tuple."""
 
     def __init__(self, graph: fx.GraphModule):
         self.graph = graph
+        self.__name__ = NAME  # dynamo asks for it in each call
         self._inputs = _inputs_of(graph.graph.find_nodes(op="placeholder"))
         self._code = None if any(n.op in OF_ITS_OWN for n in graph.graph.nodes) else graph.code
-        self._known: list[Tensor] = []
-        self._versions: list[int] = []
-        self._calls: WholeNetwork | None = None
+        self._binding: _Binding | None = None
         _all.add(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        known = [arguments[i] for i in self._inputs.fixed]
-        calls = self._calls
-        if calls is None or not self._same(known):
-            calls = self._bind(known)
-        before = len(calls.networks), len(calls.left_whole)
-        found = calls(*[arguments[i] for i in self._inputs.given])
-        if before != (len(calls.networks), len(calls.left_whole)):
-            LOG.info("%s", calls.report())
-        return found
+        binding = self._binding
+        if binding is not None:
+            for i, parameter, version in binding.parameters:
+                given = arguments[i]
+                if given is not parameter or given._version != version:  # somebody wrote to it
+                    binding = None
+                    break
+        if binding is None:
+            binding = self._bind([arguments[i] for i in self._inputs.fixed])
+        return binding.calls(*[arguments[i] for i in self._inputs.given])
 
-    def _same(self, known: Sequence[Tensor]) -> bool:
-        """Whether the parameters are those that the networks were read with, and nobody wrote to them."""
-        return all(
-            a is b and a._version == version
-            for a, b, version in zip(known, self._known, self._versions, strict=True)
-        )
+    def _calls_of(self, code: str | None, parameters: Sequence[Tensor]) -> WholeNetwork | None:
+        """The network, if it is one of the same code: dynamo makes a graph for each answer to a question
+        about sizes."""
+        binding = self._binding
+        if code is None or code != self._code or binding is None:
+            return None
+        own = [(id(parameter), version) for _, parameter, version in binding.parameters]
+        return binding.calls if own == [(id(t), t._version) for t in parameters] else None
 
-    def _is_of(self, code: str | None, known: Sequence[Tensor]) -> bool:
-        """Whether another graph is the same: dynamo makes one for each answer to a question about sizes."""
-        alike = code is not None and code == self._code and self._calls is not None
-        return alike and len(known) == len(self._known) and self._same(known)
-
-    def _bind(self, known: list[Tensor]) -> WholeNetwork:
-        alike = (other._calls for other in list(_all) if other._is_of(self._code, known))
-        calls = next(alike, None)
+    def _bind(self, parameters: list[Tensor]) -> _Binding:
+        alike = (other._calls_of(self._code, parameters) for other in list(_all))
+        calls = next(filter(None, alike), None)
         if calls is None:
-            bound = _Bound(self.graph, self._inputs, known).eval()
-            calls = WholeNetwork(bound, bound, self._inputs.open)
-        self._known, self._versions, self._calls = known, [t._version for t in known], calls
-        return calls
+            bound = _Bound(self.graph, self._inputs, parameters).eval()
+            calls = WholeNetwork(bound, bound, self._inputs.open, partial(LOG.info, "%s"))
+        placed = zip(self._inputs.fixed, parameters, strict=True)
+        self._binding = _Binding(calls, [(i, t, t._version) for i, t in placed])
+        return self._binding
 
 
 _all: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from convalgos.core.arrays import as_numpy
+from convalgos.torch.tensor_views import FLOAT32
 
 BFLOAT16 = torch.bfloat16
+ORDINARY = {Tensor}  # types of tensors
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 is_autocast, profiling = torch.is_autocast_enabled, torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 function_modes, dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
@@ -44,6 +47,23 @@ def plain_values(tensor: Any) -> np.ndarray | None:
     except (TypeError, RuntimeError):  # torch's words for what does not lie there as it is
         return None
     return values
+
+
+def quick_views(tensors: Sequence[Any]) -> list[np.ndarray] | None:
+    """Views of ordinary tensors of the CPU, of float32 or no floats, where only their numbers are asked for.
+
+    None of all others, and of some that would do, such as parameters: to look at each takes longer.
+    """
+    if {*map(type, tensors)} != ORDINARY or not is_idle():
+        return None
+    try:
+        views = [tensor.numpy() for tensor in tensors]
+    except (TypeError, RuntimeError):  # torch's words for what does not lie there as it is
+        return None
+    for view in views:
+        if view.dtype is not FLOAT32 and view.dtype.kind == "f":
+            return None
+    return views
 
 
 def is_plain(*tensors: Tensor | None) -> bool:

@@ -20,9 +20,10 @@ class FrozenModule(nn.Module):
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """What the model computes; outputs have no gradient where a network computed them."""
-        if self.model.training:
-            return self._calls.leave("the model is in training", arguments, keywords)
-        return self._calls(*arguments, **keywords)
+        calls = self._calls
+        if calls.module.training:
+            return calls.leave("the model is in training", arguments, keywords)
+        return calls(*arguments, **keywords)
 
     def report(self) -> str:
         """What is computed by convalgos, what torch is left to run, and why."""

@@ -7,10 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, from_numpy, nn
 from torch.utils import _pytree as pytree
 
 from convalgos.core.arguments import Shape
@@ -18,32 +20,47 @@ from convalgos.core.errors import Unsupported
 from convalgos.network.network import Network
 from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
 from convalgos.torch import threads
-from convalgos.torch.eager import is_differentiated, is_idle, plain_values
+from convalgos.torch.eager import ORDINARY, is_differentiated, is_idle, plain_values, quick_views
 
 SHAPES = 4096  # of arguments, whose network is remembered
 FIXED = 2  # shapes that are read for themselves before sizes are open
 KEPT = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
 LONGER, LONGEST = 4, 10.0  # times as long as fixed sizes took, and seconds, may open ones take to be read
+FIXED_OR_READ = (  # arguments: what is no tensor is one with the network
+    Tensor, bool, int, float, complex, str, bytes, type(None), Enum, torch.Size, torch.dtype, torch.device,
+    torch.layout, torch.memory_format,
+)  # fmt: skip
+CHANGING = "an argument is of {}, and may be another one in each call"
 MANY = "it came in many sizes, and runs in torch until it pays to read it for these"
 
 
 class ReadNetwork(NamedTuple):
-    """A network, the graph that it was read as, and the arguments that are no tensors."""
+    """A network, the graph that it was read as, and what of the arguments is the same in all calls."""
 
     network: Network
     read: TorchGraph
-    others: Any
+    kind: Any  # of the arguments: those that are no tensors, and the types of those that are
     shapes: tuple[Shape, ...]  # of the tensors that it was read for
     free: tuple[frozenset[int], ...]  # dimensions of each whose sizes are open
+    returned: Callable[[list[Tensor]], Any]  # what the module returns, of the tensors in it
 
     @property
     def is_open(self) -> bool:
         return any(self.free)
 
-    def takes(self, shapes: Sequence[Shape], others: Any) -> bool:
+    def takes(self, shapes: Sequence[Shape], kind: Any) -> bool:
         """Whether it holds for such arguments."""
-        return others == self.others and self.read.exported.sizes.takes(shapes)
+        return kind == self.kind and self.read.exported.sizes.takes(shapes)
+
+    def run(self, views: Sequence[np.ndarray]) -> Any:
+        """What the module returns for arguments of these numbers, of shapes for which it holds."""
+        threads.share()
+        for view in views:
+            if not view.flags.carray:
+                views = self.network.checked(dict(zip(self.network.graph.inputs, views, strict=True)))
+                break
+        return self.returned([*map(from_numpy, self.network.run(views))])
 
     def freed(self, shapes: Sequence[Shape]) -> tuple[frozenset[int], ...] | None:
         """The dimensions that have to be open for it to hold for other sizes; None for other dimensions."""
@@ -67,13 +84,16 @@ class WholeNetwork:
         module: in eval.
         run_whole: computes what no network can.
         open_sizes: the dimensions of each tensor that are known to have other sizes in other calls.
+        tell: is given the report where there is more to tell.
     """
 
     def __init__(
-        self, module: nn.Module, run_whole: Callable[..., Any], open_sizes: Sequence[frozenset[int]] = ()
-    ):
+        self, module: nn.Module, run_whole: Callable[..., Any], open_sizes: Sequence[frozenset[int]] = (),
+        tell: Callable[[str], None] | None = None,
+    ):  # fmt: skip
         self.module = module
         self.run_whole = run_whole
+        self._tell = tell
         self._open_sizes = tuple(open_sizes)
         self.left_whole: Counter[str] = Counter()  # why calls were left to torch -> how many
         self.networks: list[ReadNetwork] = []
@@ -85,19 +105,22 @@ class WholeNetwork:
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        if not keywords and all(type(leaf) is Tensor for leaf in arguments):
+        if not keywords and {*map(type, arguments)} == ORDINARY:
             tensors, others = arguments, None
         else:
             leaves, spec = pytree.tree_flatten((arguments, keywords))
             tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
-            others = (spec, tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves))
-        reason = why_left(tensors)
-        if reason is not None:
-            return self.leave(reason, arguments, keywords)
-        key = (others, *(t.shape for t in tensors))
+            for leaf in leaves:
+                if not isinstance(leaf, FIXED_OR_READ):
+                    return self.leave(CHANGING.format(type(leaf).__name__), arguments, keywords)
+            others = (spec, tuple(None if isinstance(leaf, Tensor) else _exactly(leaf) for leaf in leaves))
+        views = quick_views(tensors) or _views_of(tensors)
+        if isinstance(views, str):
+            return self.leave(views, arguments, keywords)
+        key = ((others, *[v.dtype for v in views]), *[v.shape for v in views])
         found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
         if isinstance(found, ReadNetwork):
-            return _run(found, tensors)
+            return found.run(views)
         if found is not None:
             return self.leave(found, arguments, keywords)
         began = time.monotonic()
@@ -110,6 +133,8 @@ class WholeNetwork:
     def leave(self, reason: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Let torch compute a call."""
         self.left_whole[reason] += 1
+        if self._tell is not None and self.left_whole[reason] == 1:
+            self._tell(self.report())
         return self.run_whole(*arguments, **keywords)
 
     def _found(
@@ -130,14 +155,13 @@ class WholeNetwork:
     def _read(
         self, key: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor]
     ) -> ReadNetwork | str | None:
-        others = key[0]
-        shapes = tuple(tuple(t.shape) for t in tensors)
+        kind, *shapes = key
         for known in self.networks:
-            if known.takes(shapes, others):
+            if known.takes(shapes, kind):
                 return known
         fixed = (frozenset[int](),) * len(shapes)
         reason = ""
-        for free in (self._free(shapes, others), fixed):
+        for free in (self._free(shapes, kind), fixed):
             if free is None:
                 continue
             if free is fixed and self._count_fixed() >= KEPT and self._spent.get(key, 0.0) < self._seconds:
@@ -146,8 +170,8 @@ class WholeNetwork:
             limits = (free, self._patience()) if any(free) else ()
             try:
                 read = graph_of_module(self.module, arguments, keywords, *limits)
-                found = ReadNetwork(Network(read.graph), read, others, shapes, free)
-                if found.takes(shapes, others):
+                found = ReadNetwork(Network(read.graph), read, kind, shapes, free, read.exported.maker())
+                if found.takes(shapes, kind):
                     if not found.is_open:
                         self._seconds = max(self._seconds, time.monotonic() - began)
                     self._keep(found)
@@ -158,13 +182,13 @@ class WholeNetwork:
             self._refused.append(free)
         return reason
 
-    def _free(self, shapes: Sequence[Shape], others: Any) -> tuple[frozenset[int], ...] | None:
+    def _free(self, shapes: Sequence[Shape], kind: Any) -> tuple[frozenset[int], ...] | None:
         """The fewest dimensions to open beside those of a known network; None where that is not tried."""
         if not self._opens or len(self.networks) - self._count_fixed() >= OPEN:
             return None
         if any(self._open_sizes) and len(self._open_sizes) == len(shapes) and not self.networks:
             return None if self._open_sizes in self._refused else self._open_sizes
-        ways = [way for known in self.networks if known.others == others and (way := known.freed(shapes))]
+        ways = [way for known in self.networks if known.kind == kind and (way := known.freed(shapes))]
         ways = [way for way in ways if not any(_within(old, way) for old in self._refused)]
         if self._count_fixed() < FIXED:
             ways = [way for way in ways if all(own <= {0} for own in way)]
@@ -185,6 +209,8 @@ class WholeNetwork:
             old = fixed[1]
             self.networks = [known for known in self.networks if known is not old]
             self._by_shapes = {key: known for key, known in self._by_shapes.items() if known is not old}
+        if self._tell is not None:
+            self._tell(self.report())
 
     def report(self) -> str:
         """What is computed by convalgos, and what torch is left to run and why."""
@@ -198,11 +224,9 @@ def _within(fewer: Sequence[frozenset[int]], more: Sequence[frozenset[int]]) -> 
     return len(fewer) == len(more) and any(fewer) and all(a <= b for a, b in zip(fewer, more, strict=True))
 
 
-def _run(found: ReadNetwork, tensors: Sequence[Tensor]) -> Any:
-    threads.share()
-    outputs = found.network(*(plain_values(t) for t in tensors))
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return found.read.exported.returned([torch.from_numpy(y) for y in outputs])
+def _exactly(leaf: Any) -> Any:
+    """An argument that is no tensor, so that equal ones are the same: 1, 1.0 and True are not."""
+    return type(leaf), leaf.hex() if type(leaf) is float else leaf
 
 
 def _told(read: TorchGraph) -> str:
@@ -213,17 +237,20 @@ def _told(read: TorchGraph) -> str:
     return "\n".join(lines)
 
 
-def why_left(tensors: Sequence[Tensor]) -> str | None:
-    """Why a call with these arguments is left to torch, or None."""
+def _views_of(tensors: Sequence[Tensor]) -> Sequence[np.ndarray] | str:
+    """Views of the numbers of arguments, or why a call with them is left to torch."""
     if not is_idle():
         return "torch was tracing, transforming or profiling"
     if is_differentiated(*tensors):
         return "an argument asks for its gradient"
+    views: list[np.ndarray] = []
     for tensor in tensors:
         if tensor.device.type != "cpu":
             return f"an argument lies on {tensor.device}, and networks run on the CPU"
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             return f"an argument is of {tensor.dtype}, and networks are of torch.float32"
-        if plain_values(tensor) is None:
+        values = plain_values(tensor)
+        if values is None:
             return "an argument has no plain numbers"
-    return None
+        views.append(values)
+    return views

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -85,12 +86,18 @@ def _follows(name: str, model: OnnxModel) -> bool:
     node = model.maker(name)
     if node is not None and node.op in OF_SHAPES:
         return True
+    if node is None or node.op not in CALLS or not node.inputs or not _is_small(model.shape(name)):
+        return False
+    if not all(follows_from_shapes(n, model) for n in node.inputs if n):
+        return False
     told = (model.tried_shape(name), model.shape(name))  # of trial sizes, which may not go together; of all
     shape = next((s for s in told if s is not None and all(isinstance(n, int) for n in s)), None)
-    if node is None or shape is None or np.prod([*map(int, shape)], initial=1) > MOST:
-        return False
-    known = node.op in CALLS and all(follows_from_shapes(n, model) for n in node.inputs if n)
-    return known and bool(node.inputs)
+    return shape is not None and _is_small(shape)
+
+
+def _is_small(shape: Sequence[int | str] | None) -> bool:
+    """Whether a value may have few elements, as far as its sizes are known."""
+    return shape is None or math.prod(n for n in shape if isinstance(n, int)) <= MOST
 
 
 def _is_plain(dtype: str) -> bool:

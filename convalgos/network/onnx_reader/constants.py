@@ -10,6 +10,7 @@ import numpy as np
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.core.array_operands import Operand
 from convalgos.core.errors import missing
+from convalgos.network.onnx_reader.lists import as_lists
 from convalgos.network.onnx_reader.messages import (
     array_of,
     dtype_of,
@@ -43,6 +44,7 @@ def computed(
     """
     if any(x is not None and x.dtype.kind not in NUMBERS for x in inputs):
         return None
+    inputs = as_lists(node.op_type, inputs)
     if node.op_type == "Resize" and inputs[0] is not None and inputs[0].dtype.kind == "f":
         resized = _resized(inputs[0], inputs[2:], node, opsets)
         if resized is not None:

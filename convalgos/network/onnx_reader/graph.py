@@ -23,6 +23,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.attention import with_attention_named
+from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode, load_onnx
 from convalgos.network.onnx_reader.norms import with_norms_named
@@ -94,9 +95,9 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     model.nodes = with_attention_named(model)
     model.nodes = with_shuffles_named(model)
     model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
-    found = [steps_of_node(node, model) for node in model.nodes]
+    found = [_steps(node, model) for node in model.nodes]
     if None in found:
-        found = [steps_of_node(node, model, of_arrays=False) for node in model.nodes]  # one region of them
+        found = [_steps(node, model, of_arrays=False) for node in model.nodes]  # one region of them
     made: list[list[Step]] = [
         [foreign(n)] if s is None else s for n, s in zip(model.nodes, found, strict=True)
     ]
@@ -109,6 +110,14 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
     graph = on_integers(fused(graph), model.dequantized.made)
     return without_unread(with_regions(graph, join))
+
+
+def _steps(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> Steps:
+    """See `steps_of_node`; errors name the node, whose inputs or attributes may be invalid."""
+    try:
+        return steps_of_node(node, model, of_arrays)
+    except (ValueError, TypeError, LookupError) as error:
+        raise ValueError(f"node {node.name!r} ({node.op}) cannot be read: {error}") from None
 
 
 def _alone(made: list[list[Step]], model: OnnxModel) -> list[int]:

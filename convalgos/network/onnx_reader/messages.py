@@ -166,3 +166,12 @@ def model_with(graph: Any, like: Any, ir_version: int) -> Any:
     found = messages().ModelProto(graph=graph, opset_import=like.opset_import, ir_version=ir_version)
     found.functions.extend(like.functions)
     return found
+
+
+def without_shape(output: Any) -> Any:
+    """An output of a model with what it declares, but for its shape: some declare a wrong one."""
+    found = type(output)()
+    found.CopyFrom(output)
+    if found.type.HasField("tensor_type"):
+        found.type.tensor_type.ClearField("shape")
+    return found

@@ -24,6 +24,7 @@ from convalgos.network.onnx_reader.einsum import with_products_spelled_out
 from convalgos.network.onnx_reader.file import read_onnx_file, with_open_sizes
 from convalgos.network.onnx_reader.folding import fold_constants
 from convalgos.network.onnx_reader.half_floats import with_halves_widened
+from convalgos.network.onnx_reader.lists import with_lists
 from convalgos.network.onnx_reader.loops import with_loops_written_out
 from convalgos.network.onnx_reader.messages import (
     array_of,
@@ -34,6 +35,7 @@ from convalgos.network.onnx_reader.messages import (
     node_of,
     tensor_of,
     value_info,
+    without_shape,
 )
 from convalgos.network.onnx_reader.order import captured_by, with_nodes_in_order, without_identities
 from convalgos.network.onnx_reader.qdq import spelled_out
@@ -256,7 +258,7 @@ class OnnxModel:
                 skeleton.input.append(value_info(value.name, kind, given[value.name]))
             else:
                 skeleton.input.append(value)
-        skeleton.output.extend(map(_without_shape, graph.output))
+        skeleton.output.extend(map(without_shape, graph.output))
         declared = {v.name for v in graph.input}
         for tensor in graph.initializer:
             if math.prod(tensor.dims) < LARGE:
@@ -327,7 +329,7 @@ def load_onnx(model: Any) -> OnnxModel:
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
     proto, weights = with_halves_widened(with_nodes_in_order(proto), weights)
-    proto = with_products_spelled_out(with_loops_written_out(with_open_sizes(proto)))
+    proto = with_lists(with_products_spelled_out(with_loops_written_out(with_open_sizes(proto))))
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():
         return read
@@ -338,13 +340,4 @@ def load_onnx(model: Any) -> OnnxModel:
     while (more := with_loops_written_out(proto)) is not proto:  # of what is known only now
         proto = more
         left = fold_constants(proto, left)
-    return OnnxModel(spelled_out(proto), read.inputs, left)
-
-
-def _without_shape(output: Any) -> Any:
-    """An output of a model with what it declares, but for its shape: some declare a wrong one."""
-    found = type(output)()
-    found.CopyFrom(output)
-    if found.type.HasField("tensor_type"):
-        found.type.tensor_type.ClearField("shape")
-    return found
+    return OnnxModel(spelled_out(with_lists(proto)), read.inputs, left)

@@ -230,7 +230,11 @@ def _are_numbers(dims: Sequence[Dim] | None) -> bool:
 
 
 def runtime_session(model: Any, threads: int) -> Any:
-    """ONNX Runtime's session of a ModelProto, beside whose runs this library's threads work."""
+    """ONNX Runtime's session of a ModelProto, beside whose runs this library's threads work.
+
+    Raises:
+        ValueError: it refuses the model; its words name the node.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -243,9 +247,12 @@ def runtime_session(model: Any, threads: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _shares_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    try:
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except runtime_errors() as error:
+        raise ValueError(f"ONNX Runtime does not take what is left to it: {error}") from None
 
 
 @cache

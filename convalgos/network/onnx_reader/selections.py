@@ -56,6 +56,8 @@ def channel_split(node: OnnxNode, model: OnnxModel) -> Steps:
         sizes = model.constant(node.inputs[1])
         if sizes is None:
             return None
+    if sizes is not None:
+        _check_parts(node, model, [int(n) for n in sizes], axis)
     if not channels or axis not in (1, 1 - rank_of(node, model)):
         return split_elements(node, model, sizes)
     if sizes is None:
@@ -63,6 +65,14 @@ def channel_split(node: OnnxNode, model: OnnxModel) -> Steps:
     ends = np.minimum(np.cumsum(sizes), channels)
     parts = np.split(np.arange(channels), ends[:-1])
     return [_selection(node, y, part) for y, part in zip(node.outputs, parts, strict=True)]
+
+
+def _check_parts(node: OnnxNode, model: OnnxModel, sizes: list[int], axis: int) -> None:
+    whole = model.shape(node.inputs[0])
+    if len(sizes) != len(node.outputs):
+        raise ValueError(f"it has {len(node.outputs)} outputs, and its sizes are {sizes}")
+    if whole and isinstance(whole[axis], int) and sum(sizes) != whole[axis]:
+        raise ValueError(f"its sizes {sizes} are not those of the parts of {whole[axis]}")
 
 
 def channel_slice(node: OnnxNode, model: OnnxModel) -> Steps:

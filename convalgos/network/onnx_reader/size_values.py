@@ -50,8 +50,8 @@ def held_sizes(
         return _elementwise(ARITHMETIC[op], x, others[0])
     if op == "Cast":
         return x if attributes["to"] in kinds else None
-    if op == "Slice" and x.ndim == 1 and all(map(are_known, others)):
-        begin, end, *more = (int(n) for (n,) in others)
+    if op == "Slice" and x.ndim == 1 and all(n.size == 1 and are_known(n) for n in others):
+        begin, end, *more = (int(n.reshape(-1)[0]) for n in others)
         return x[begin : end : more[1] if len(more) > 1 else 1]
     if op == "Gather" and not attributes.get("axis", 0) and are_known(others[0]):
         return np.asarray(x[others[0].astype(np.int64)], object)

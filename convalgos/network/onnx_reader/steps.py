@@ -22,7 +22,7 @@ from convalgos.network.graph import (
     channels_from_last,
     channels_to_last,
 )
-from convalgos.network.onnx_reader.array_functions import array_functions
+from convalgos.network.onnx_reader.array_functions import array_functions, follows_from_shapes
 from convalgos.network.onnx_reader.attention import ATTENTION, attention
 from convalgos.network.onnx_reader.channels import (
     Maker,
@@ -73,6 +73,10 @@ def steps_of_node(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> S
     Args:
         of_arrays: whether they may be functions of whole arrays.
     """
+    if of_arrays and all(follows_from_shapes(name, model) for name in node.outputs if name):
+        made = array_functions(node, model)  # others read its numbers as sizes
+        if made is not None:
+            return made
     make = MAKERS.get(node.op)
     if make is not None and node.inputs and model.dtype(node.inputs[0]) in TYPES.get(node.op, FLOATS):
         made = make(node, model) or moved_elements(node, model)

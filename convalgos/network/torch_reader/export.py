@@ -8,16 +8,16 @@ import operator
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
+from convalgos.network.torch_reader.writes import check_writes, replace_writes, written_apart
 
 ATEN = torch.ops.aten
 OF_TYPES = (  # what reads the type, and perhaps the shape, of a tensor alone
@@ -37,11 +37,24 @@ class Exported(NamedTuple):
     out_spec: Any  # how they make up what it returns
     sizes: OpenSizes  # of the inputs
 
-    def returned(self, tensors: Sequence[Tensor]) -> Any:
-        """What the module returns, of the tensors in it."""
-        given = iter(tensors)
-        leaves = [next(given) if leaf is TENSOR else leaf for leaf in self.leaves]
-        return pytree.tree_unflatten(leaves, self.out_spec)
+    def maker(self) -> Callable[[list[Tensor]], Any]:
+        """A function that makes what the module returns of the tensors in it."""
+        spec = self.out_spec
+        if all(leaf is TENSOR for leaf in self.leaves):
+            if spec.is_leaf():
+                return operator.itemgetter(0)
+            if spec.num_nodes == 1 + spec.num_leaves:  # nothing within
+                if spec.type is tuple:
+                    return tuple
+                if spec.type is list:
+                    return list
+
+        def made(tensors: list[Tensor]) -> Any:
+            given = iter(tensors)
+            leaves = [next(given) if leaf is TENSOR else leaf for leaf in self.leaves]
+            return pytree.tree_unflatten(leaves, spec)
+
+        return made
 
 
 class _Outputs:
@@ -65,7 +78,7 @@ class _Flat(nn.Module):
         given = iter(inputs)
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         arguments, keywords = pytree.tree_unflatten(leaves, self.in_spec)
-        with _Deadline(self.seconds):
+        with _Deadline(self.seconds) if self.seconds < math.inf else nullcontext():
             outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
         self.outputs.leaves = [TENSOR if isinstance(y, Tensor) else y for y in outputs]
         return tuple(y for y in outputs if isinstance(y, Tensor))
@@ -116,10 +129,12 @@ def export_module(
             if any(isinstance(leaf, torch.SymInt | torch.SymFloat) for leaf in flat.outputs.leaves):
                 raise ValueError("it returns sizes of its inputs")
             graph = program.module(check_guards=False)
-            if not _replace_writes(graph):
+            _compute_constants(graph)
+            if not replace_writes(graph):
+                check_writes(graph)
                 program = program.run_decompositions({})
                 graph = program.module(check_guards=False)
-            _compute_constants(graph)
+                _compute_constants(graph)
             graph.graph.eliminate_dead_code()
     except Exception as error:  # of torch, which raises what it likes where it cannot follow
         told = " ".join(str(error).split())[:300] or type(error).__name__
@@ -156,22 +171,19 @@ def _quiet() -> Iterator[None]:
 
 def _compute_constants(graph: fx.GraphModule) -> None:
     """Put their numbers in the place of operators that read parameters alone, or the type of a tensor."""
+    for node in graph.graph.nodes:
+        if node.target in OF_TYPES and isinstance(node.meta.get("val"), Tensor):
+            _read_nothing(node)
+    apart = written_apart(graph, _can_compute)
     for node in list(graph.graph.nodes):
-        value = node.meta.get("val")
-        if node.op != "call_function" or not isinstance(value, Tensor | tuple | list):
+        if node in apart or any(n.op != "get_attr" for n in node.all_input_nodes) or not _can_compute(node):
             continue
         if node.target is operator.getitem:  # put in its place with its operator
-            continue
-        if node.target in OF_TYPES:
-            _read_nothing(graph, node)
-        if any(n.op != "get_attr" for n in node.all_input_nodes) or node.target in REPEATS:
-            continue
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or not _is_plain(value):
             continue
         of = {n: constant_of(graph, n.target) for n in node.all_input_nodes}
         arguments, keywords = fx.map_arg((node.args, node.kwargs), of.__getitem__)
         found = node.target(*arguments, **keywords)
-        if isinstance(value, Tensor):
+        if isinstance(found, Tensor):
             _put_constant(graph, node, found)
             continue
         for user in list(node.users):
@@ -180,12 +192,15 @@ def _compute_constants(graph: fx.GraphModule) -> None:
     graph.recompile()
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether tensors lie on the CPU, with all sizes known, and are not large."""
-    tensors = [value] if isinstance(value, Tensor) else value
-    return all(
+def _can_compute(node: fx.Node) -> bool:
+    """Whether it gives tensors of the CPU, not large and with all sizes known, if what it reads is known."""
+    if node.op != "call_function" or node.target in REPEATS:
+        return False
+    value = node.meta.get("val")
+    tensors = value if isinstance(value, tuple | list) else [value]
+    return torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()) and all(
         isinstance(t, Tensor) and t.device.type == "cpu"
-        and all(type(n) is int for n in t.shape) and t.numel() <= MOST
+        and all(type(n) is int for n in t.shape) and math.prod(t.shape) <= MOST
         for t in tensors
     )  # fmt: skip
 
@@ -200,7 +215,7 @@ def _put_constant(graph: fx.GraphModule, node: fx.Node, tensor: Tensor) -> None:
     graph.graph.erase_node(node)
 
 
-def _read_nothing(graph: fx.GraphModule, node: fx.Node) -> None:
+def _read_nothing(node: fx.Node) -> None:
     """Let an operator that makes an array of the type of another one make it of that type by itself."""
     tensor = node.meta["val"]
     if not all(type(n) is int for n in tensor.shape):
@@ -219,33 +234,3 @@ def constant_of(graph: fx.GraphModule, target: str) -> Any:
     for name in target.split("."):
         found = getattr(found, name)
     return found
-
-
-def _replace_writes(graph: fx.GraphModule) -> bool:
-    """Put operators that give a new tensor in the place of those that write; False where views forbid it."""
-    for node in list(graph.graph.nodes):
-        if node.op != "call_function" or not isinstance(node.target, OpOverload):
-            continue
-        name, overload = node.target._schema.name, node.target._overloadname
-        if not node.target._schema.is_mutable:
-            continue
-        written = node.args[0] if node.args else None
-        plain = getattr(ATEN, name.removeprefix("aten::").removesuffix("_"), None)
-        plain = getattr(plain, overload, None) if name.endswith("_") and name.startswith("aten::") else None
-        if plain is None or not isinstance(written, fx.Node) or _shares_memory(written):
-            return False
-        nodes = list(graph.graph.nodes)
-        later = set(nodes[nodes.index(node) + 1 :])
-        written.replace_all_uses_with(node, delete_user_cb=later.__contains__)
-        node.target = plain
-    return True
-
-
-def _shares_memory(node: fx.Node) -> bool:
-    """Whether other nodes are views of it, or it is one of another."""
-    return node.op == "get_attr" or any(_is_view(n) for n in (node, *node.users))
-
-
-def _is_view(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and not schema.is_mutable and any(r.alias_info for r in schema.returns)
