@@ -128,3 +128,28 @@ def test_writes_give_the_numbers_of_torch(function, monkeypatch):
     assert LEFT.get(function, "operators are computed by") in frozen.report()
     assert ("the model itself ran" in frozen.report()) == (function in LEFT)
     assert torch.equal(own.weight, torch.ones(4)) and (own.rows[0, 0] == 0 or function is counted)
+
+
+def written(self, x):
+    x.add_(self.weight)
+    return x * 2, x
+
+
+def written_in_part(self, x):
+    x[:, 1:].relu_()
+    return x * 2, x
+
+
+@pytest.mark.parametrize("function", (written, written_in_part), ids=lambda f: f.__name__)
+def test_writes_into_arguments_are_seen_behind_torch_compile(function):
+    """dynamo gives back the very argument, where the graph says that it was written to."""
+    torch.manual_seed(0)
+    model = Of(function).eval()
+    compiled = torch.compile(Of(function).eval(), backend="convalgos")
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        own, y = x.clone(), x.clone()
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(y), model(own))
+        torch.testing.assert_close(y, own)
+    torch.testing.assert_close(ct.freeze(Of(function).eval(), x)(x.clone()), model(x.clone()))

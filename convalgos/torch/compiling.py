@@ -37,6 +37,8 @@ class _Bound(nn.Module):
     """A graph of the inputs that are given: parameters and buffers are its own, so that they are constants
     where it is read, and sizes are those of tensors."""
 
+    writes_are_seen = True  # into arguments: dynamo gives back these themselves
+
     def __init__(self, graph: fx.GraphModule, inputs: _Inputs, parameters: Sequence[Tensor]):
         super().__init__()
         self.graph, self.inputs = graph, inputs

@@ -48,6 +48,15 @@ def is_write(node: fx.Node) -> bool:
     return node.op == "call_function" and schema is not None and schema.is_mutable
 
 
+def check_arguments(graph: fx.GraphModule) -> None:
+    """Raises ValueError for writes into arguments, which whoever calls sees."""
+    memories = Memories(graph)
+    for write in filter(is_write, memories.place):
+        for node in memories.beside(write):
+            if node.op == "placeholder":
+                raise ValueError(f"{_name(write)} writes into an argument")
+
+
 def check_writes(graph: fx.GraphModule) -> None:
     """Raises ValueError for writes that torch cannot put away: into parameters, which later calls would read,
     and into what operators give as the memory of another tensor and do not tell."""
