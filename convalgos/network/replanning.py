@@ -7,7 +7,6 @@ and keeps its plan where these are the same; nothing is searched for.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Generator, Hashable
 from contextlib import suppress
 from dataclasses import replace
@@ -23,10 +22,9 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
-from convalgos.core.problem_views import laid_as, on_map
+from convalgos.core.problem_views import laid_as, on_map, y_shape_on
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan, takes_scale
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.cpu.tiled.box_plan import BoxPlan
 from convalgos.network.arena import with_places
@@ -91,6 +89,8 @@ class _Replanning:
         self._once = math.isinf(growth)  # for a call that may be the only one of its sizes
         self._measured = devices.store("cpu").known()
         self._changes = self._measured.changes
+        # whether the algorithms serve all sizes: no limits are set, and nothing is known of other ones
+        self._trusts = self._once and limits == PlanLimits() and not self._measured.families
         self._plans: dict[Any, Any] = {}  # of layers that the network has several times
         self._constraints: dict[str, Constraints] = {}  # of convolutions, by precision
 
@@ -160,9 +160,9 @@ class _Replanning:
             if isinstance(step, PooledConvolution) and plan is not known.plan:
                 plan = self._pooled(plan, pooling)
         elif type(step) is JoinedConvolutions:
-            block = self._block(step, x_shape, known.plan)
+            self._add_joined_shapes(step, x_shape, known.plan)
             yield
-            plan = self._joined(step, block, known.plan)
+            plan = self._joined(step, x_shape, known.plan)
         elif type(step) is ScaledConvolution:
             problem = self._problem(step.convolution, x_shape, known.plan.plan.problem)
             shapes[step.convolution.inputs[0]], shapes[step.output] = x_shape, problem.y_shape
@@ -297,9 +297,8 @@ class _Replanning:
         return found
 
     def _on_map(self, step: CONVOLUTIONS, x_shape: Shape, before: ConvProblem) -> ConvProblem:
-        alike = isinstance(step, Convolution) and before.w_shape == step.w.shape
         problem: ConvProblem | None = None
-        if alike and before.is_zero_padded and not isinstance(step.padding, str):
+        if _is_layer(step, before):
             problem = on_map(before, x_shape)
         if problem is None or not reaches_all(problem):
             problem = laid_as(step.problem(x_shape), before)
@@ -309,36 +308,48 @@ class _Replanning:
             raise Unsupported("other algorithms may be faster")
         return problem
 
-    def _block(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparableBlock:
-        """The convolutions of a joined step; that of the known plan, where their sizes are the same."""
-        block, found = known.block, []
-        for part, before in zip(step.parts, block.problems, strict=True):
-            found.append(self._problem(part, x_shape, before))
-            x_shape = self._shapes[part.output] = found[-1].y_shape
+    def _add_joined_shapes(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> None:
+        """Add the shapes of what the convolutions of a joined step write."""
+        for part, before in zip(step.parts, known.block.problems, strict=True):
+            x_shape = self._shapes[part.output] = self._y_shape(part, x_shape, before)
         self._shapes[step.output] = x_shape
         if step.mean:
             self._shapes[step.mean] = (*x_shape[:2], 1, 1)
-        if all(map(operator.is_, found, block.problems)):
-            return block
-        return block._replace(**dict(zip(block.parts, found, strict=True)))
 
-    def _joined(self, step: JoinedConvolutions, block: SeparableBlock, known: SeparablePlan) -> SeparablePlan:
-        if block is known.block:
+    def _y_shape(self, step: Convolution, x_shape: Shape, before: ConvProblem) -> Shape:
+        """Of what a convolution writes, whose problem is made only where it has to be looked at."""
+        if before.x_shape == x_shape:
+            return before.y_shape
+        reaches = before.groups > 1 or before.is_pointwise
+        if self._trusts and reaches and _is_layer(step, before) and (found := y_shape_on(before, x_shape)):
+            return found
+        problem = self._problem(step, x_shape, before)
+        if problem.w_shape != before.w_shape:
+            raise Unsupported("it reads other taps")
+        return problem.y_shape
+
+    def _joined(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparablePlan:
+        if x_shape == known.block.problems[0].x_shape:
             return known
-        key = known, block.problems[0].x_shape
+        key = known, x_shape
         if key not in self._plans:
             if step.mean:
                 pooling = self._graph_steps.get(step.mean) or self._graph_steps[step.mean.rpartition(":")[0]]
-                whole = isinstance(pooling, Pooling) and pooling.kernel in (None, block.depthwise.spatial_out)
-                if not whole:
+                whole = None, self._shapes[step.parts[-1].output][2:]
+                if not isinstance(pooling, Pooling) or pooling.kernel not in whole:
                     raise Unsupported("the mean is not that of whole maps")
-            like = partial(SeparablePlan, block, bool(step.mean), known)
-            self._plans[key] = self._made_once((known, block), like)
+            self._plans[key] = self._made_once(key, partial(known.on_map, x_shape))
         plan: SeparablePlan = self._plans[key]
         limit = self._limits.workspace_limit
         if limit is not None and plan.scratch_bytes > limit:
             raise Unsupported(f"joined, it needs {plan.scratch_bytes} bytes of workspace")
         return plan
+
+
+def _is_layer(step: CONVOLUTIONS, problem: ConvProblem) -> bool:
+    """Whether a problem is that of a step but for the sizes of its maps, which have zeros around them."""
+    alike = isinstance(step, Convolution) and problem.w_shape == step.w.shape
+    return alike and problem.is_zero_padded and not isinstance(step.padding, str)
 
 
 def _forget_oldest(memo: dict[Any, Any], most: int) -> None:
