@@ -77,10 +77,20 @@ class ScaledPlan:
     strided_batch = True
 
     def __init__(self, plan: BlockedPlan):
+        cut, self._itemsize = plan._cut, plan.problem.itemsize
+        self._pass_bytes = whole_lines(cut.chunk * cut.inner * cut.panel * self._itemsize)
+        self._set_plan(plan)
+
+    def _set_plan(self, plan: BlockedPlan) -> None:
         self.plan, self._key = plan, plan._key
-        cut, p = plan._cut, plan.problem
-        self._pass_bytes = whole_lines(cut.chunk * cut.inner * cut.panel * p.itemsize)
         self.scratch_bytes = whole_lines(plan.scratch_bytes or 0) + plan_threads() * self._pass_bytes
+
+    def of_sizes(self, plan: BlockedPlan) -> ScaledPlan:
+        """This plan for other sizes of the maps; plan: that of the convolution, of the same layer."""
+        made = ScaledPlan.__new__(ScaledPlan)
+        made._itemsize, made._pass_bytes = self._itemsize, self._pass_bytes
+        made._set_plan(plan)
+        return made
 
     @property
     def problem(self) -> ConvProblem:
@@ -132,9 +142,9 @@ class ScaledPlan:
         Args:
             scale, scratch: addresses. step: elements from the numbers of an image to those of the next.
         """
-        plan, p = copy.copy(self.plan), self.problem
+        plan, size = copy.copy(self.plan), self._itemsize
         scaled = scratch + whole_lines(self.plan.scratch_bytes or 0)
-        kernel = scale_filter_rows(p.itemsize, simd.lanes(p.itemsize))
+        kernel = scale_filter_rows(size, simd.lanes(size))
         plan.record = changed_record(plan.record, SCALING, (scale, step, scaled, self._pass_bytes, kernel))
         return plan
 
