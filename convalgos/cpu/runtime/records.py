@@ -67,10 +67,14 @@ def copy_of_record(record: np.ndarray) -> np.ndarray:
     return np.ndarray(1, record.dtype, record.view(WORD).copy())
 
 
-def copy_of_fields(record: np.ndarray) -> tuple[Any, int]:
-    """(a copy of a record as `by_name` gives it, which keeps its memory; where it begins)."""
-    made = _structure(record.dtype).from_buffer_copy(record.view(WORD).data)
-    return made, ctypes.addressof(made)
+def copy_of_fields(record: np.ndarray) -> tuple[np.ndarray, Any, int]:
+    """(the words of a copy of a record, which keep its memory; its fields by name; where it begins).
+
+    What is kept is an array: the collector need not look at it.
+    """
+    words = record.view(WORD).copy()
+    begin = jit.data_address()(words)
+    return words, _structure(record.dtype).from_address(begin), begin
 
 
 def record_of_words(fields: np.dtype, values: Sequence[Any]) -> np.ndarray:
