@@ -67,26 +67,35 @@ class LayersOnSizes:
         assert found is not None
         return found
 
-    def _y_shape(self, step: CONVOLUTIONS, x_shape: Shape, before: ConvProblem) -> Shape:
-        """Of what a convolution writes, whose problem is made only where it has to be looked at."""
+    def _sized(
+        self, step: CONVOLUTIONS, x_shape: Shape, before: ConvProblem
+    ) -> tuple[Shape, ConvProblem | None]:
+        """The shape of what a convolution writes, and its problem where that has to be looked at."""
         if before.x_shape == x_shape and before.direction == "forward":
-            return before.y_shape
+            return before.y_shape, before
         if self._trusts and self._is_sized(step, before) and (found := y_shape_on(before, x_shape)):
-            return found
-        return self._problem(step, x_shape, before).result_shape
+            return found, None
+        problem = self._problem(step, x_shape, before)
+        return problem.result_shape, problem
 
     @staticmethod
     def _is_sized(step: CONVOLUTIONS, problem: ConvProblem) -> bool:
         """Whether sizes alone tell the problem of a step: on small maps it leaves out no taps."""
         return (problem.groups > 1 or problem.is_pointwise) and _is_layer(step, problem)
 
-    def _convolution(self, step: CONVOLUTIONS, x_shape: Shape, y_shape: Shape, known: Any) -> Any:
-        """The plan of a convolution, like the one for other sizes."""
-        if x_shape == known.problem.x_shape and known.problem.direction == "forward":
-            return known
-        if (found := self._on_sizes(step, x_shape, y_shape, known)) is not None:
-            return found
-        problem = self._problem(step, x_shape, known.problem)
+    def _convolution(
+        self, step: CONVOLUTIONS, x_shape: Shape, sized: tuple[Shape, ConvProblem | None], known: Any
+    ) -> Any:
+        """The plan of a convolution, like the one for other sizes.
+
+        Args:
+            sized: `_sized` of it.
+        """
+        y_shape, problem = sized
+        if problem is None:
+            if (found := self._on_sizes(step, x_shape, y_shape, known)) is not None:
+                return found
+            problem = self._problem(step, x_shape, known.problem)
         if problem is known.problem:
             return known
         key = known, problem.x_shape
@@ -103,7 +112,7 @@ class LayersOnSizes:
 
     def _on_sizes(self, step: CONVOLUTIONS, x_shape: Shape, y_shape: Shape, known: Any) -> Any:
         """That plan where sizes alone lead to it, and nobody has to look at its problem; else None."""
-        if not (self._trusts and isinstance(known, KernelPlan) and self._is_sized(step, known.problem)):
+        if not isinstance(known, KernelPlan):
             return None
         key, made = (known, x_shape), self._known.made_like
         found = made.get(key)
@@ -113,9 +122,11 @@ class LayersOnSizes:
             self._made_once(key, lambda: found)
         return found
 
-    def _scaled(self, step: Convolution, x_shape: Shape, y_shape: Shape, known: ScaledPlan) -> ScaledPlan:
+    def _scaled(
+        self, step: Convolution, x_shape: Shape, sized: tuple[Shape, ConvProblem | None], known: ScaledPlan
+    ) -> ScaledPlan:
         """That of a convolution that scales what it reads."""
-        plan = self._convolution(step, x_shape, y_shape, known.plan)
+        plan = self._convolution(step, x_shape, sized, known.plan)
         if plan is known.plan:
             return known
         if type(plan) is not type(known.plan) or not plan._cut.problem.is_plain_product:

@@ -126,12 +126,13 @@ class _Replanning(LayersOnSizes):
         x_shape = shapes[step.inputs[0]] if step.inputs else ()
         plan: Any
         if isinstance(step, CONVOLUTIONS):
-            y_shape = shapes[step.output] = self._y_shape(step, x_shape, known.plan.problem)
+            sized = self._sized(step, x_shape, known.plan.problem)
+            y_shape = shapes[step.output] = sized[0]
             if isinstance(step, PooledConvolution):
                 pooling = step.pooling.problem(y_shape)
                 shapes[step.output] = pooling.y_shape
             yield
-            plan = self._convolution(step, x_shape, y_shape, known.plan)
+            plan = self._convolution(step, x_shape, sized, known.plan)
             if isinstance(step, PooledConvolution) and plan is not known.plan:
                 plan = self._pooled(plan, pooling)
         elif type(step) is JoinedConvolutions:
@@ -140,10 +141,10 @@ class _Replanning(LayersOnSizes):
             plan = self._joined(step, x_shape, known.plan)
         elif type(step) is ScaledConvolution:
             of, inner = step.convolution, known.plan.plan
-            y_shape = self._y_shape(of, x_shape, inner.problem)
-            shapes[of.inputs[0]], shapes[step.output] = x_shape, y_shape
+            sized = self._sized(of, x_shape, inner.problem)
+            shapes[of.inputs[0]], shapes[step.output] = x_shape, sized[0]
             yield
-            plan = self._scaled(of, x_shape, y_shape, known.plan)
+            plan = self._scaled(of, x_shape, sized, known.plan)
             if shapes[step.inputs[1]] != (*x_shape[:2], 1, 1):
                 raise Unsupported("it scales no maps by a number each")
         elif type(step) is LayoutChange:
@@ -199,7 +200,8 @@ class _Replanning(LayersOnSizes):
                 and self._problem(part, x_shape, before).w_shape != before.w_shape
             ):
                 raise Unsupported("it reads other taps")
-            x_shape = self._shapes[part.output] = self._y_shape(part, x_shape, before)
+            x_shape, _ = self._sized(part, x_shape, before)
+            self._shapes[part.output] = x_shape
         self._shapes[step.output] = x_shape
         if step.mean:
             self._shapes[step.mean] = (*x_shape[:2], 1, 1)
