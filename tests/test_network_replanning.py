@@ -152,7 +152,7 @@ def test_plans_of_layers_serve_further_shapes(shipped_figures, monkeypatch):
     assert any(alike) and not all(alike) and all(map(operator.is_, plans[0], plans[2]))
     others = [found for key, found in known.made_like.items() if len(key) == 1]
     assert others and {len(found) for found in others} == {2}, "the known plan, and that of 301"
-    monkeypatch.setattr("convalgos.network.replanning.MADE", 3)
+    monkeypatch.setattr("convalgos.network.layers_on_sizes.MADE", 3)
     for width in (90, 91, 93, 95):
         x = rng.standard_normal((1, 3, 40, width)).astype(np.float32)
         same(net(x), Network(graph)(x))

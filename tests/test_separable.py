@@ -136,7 +136,7 @@ def test_a_plan_like_another_runs_as_one_of_its_own_sizes(sizes, other, row, act
     block = block_of(*sizes[:4], other[:2], *sizes[5:7], sizes[7:] and (*sizes[7][:3], other[2:]))
     mean = not block.projection
     known, own = SeparablePlan(known_block, mean), SeparablePlan(block, mean)
-    like = SeparablePlan(block, mean, known)
+    like = known.on_map(block.problems[0].x_shape)
     first, last = block.problems[0], block.problems[-1]
     filters = [integers(rng, p.w_shape) for p in block.problems]
     outputs = [BiasedActivation(integers(rng, (p.K,)), activation_of(activation)) for p in block.problems]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,8 +35,7 @@ def address_words(array: np.ndarray, words: Iterable[int]) -> tuple[AddressWord,
     return tuple(AddressWord(word, ctypes.c_int64.from_address(word).value - begin) for word in words)
 
 
-@dataclass(frozen=True, eq=False)
-class BoundRun:
+class BoundRun(NamedTuple):
     """Computes y by `run()`, or by its `launches` in order, without Python; one thread at a time.
 
     It keeps its arrays alive. `launches` is None where there is more to a run than kernels. `x_places` and

@@ -21,7 +21,6 @@ from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.quantization import Quantization
 from convalgos.core.tabular import Tabular
-from convalgos.core.workspaces import OwnWorkspaces
 
 __all__ = [
     "NOT_CHOSEN", "Choice", "Named", "Plan", "QuickCall", "flipped", "numpy_dtype", "result_dtype", "tell",
@@ -49,7 +48,7 @@ class Named(Protocol):
 QuickCall = Callable[[Any, Any, Any, Any, bool], Any]  # see `Plan.quick_call`
 
 
-class Plan(PlanArrays, OwnWorkspaces, Tabular, ABC):
+class Plan(PlanArrays, Tabular, ABC):
     """An algorithm fixed to a problem. `prepare` the filter once, then call with (x, filter).
 
     Subclasses implement `prepare_filter`, `run`, and `new_workspace` where they need scratch.
@@ -72,18 +71,8 @@ class Plan(PlanArrays, OwnWorkspaces, Tabular, ABC):
         self._filter_device = device
         self._set_workspace(workspace_bytes)
 
-    def _on_maps(self, problem: ConvProblem, workspace_bytes: int) -> Self:
-        """This plan with what the contract has of other sizes of its maps; prepared filters serve both."""
-        made: Self = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.__dict__.pop("_quick", None)  # found when it is first asked for, as `_key` is
-        made._key = self._key
-        made._set_sizes(problem)
-        made._set_workspace(workspace_bytes)
-        return made
-
     @cached_attribute
-    def _key(self) -> FilterKey:
+    def _key(self) -> FilterKey:  # type: ignore[override]
         """What filters are prepared for; found when it is first asked for, from the complete plan."""
         return shared_key(self.algorithm, self.filter_form(), self._filter_device)
 

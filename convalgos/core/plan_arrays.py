@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -11,20 +10,19 @@ import numpy as np
 
 from convalgos.core import epilogue
 from convalgos.core.allocator import aligned_empty
-from convalgos.core.arguments import Shape, shown
+from convalgos.core.arguments import shown
 from convalgos.core.arrays import as_numpy, same_dtype
 from convalgos.core.bound_run import BoundRun, check_bound, share_elements
 from convalgos.core.element_types import OF_ML_DTYPES, ml_dtype
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import read_only
 from convalgos.core.laid_arrays import as_laid, is_laid
+from convalgos.core.plan_sizes import PlanSizes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.sparsity import dense_filter, is_sparse_matrix
 
-ALIGNED = 1 << 16  # bytes of a y from which on the alignment is worth its microsecond
 
-
-class PlanArrays:
+class PlanArrays(PlanSizes):
     """Checks of the arrays of a problem, and new ones for its results."""
 
     strided_batch = False  # whether the kernels take x and y whose images lie apart, in a bound run
@@ -40,17 +38,6 @@ class PlanArrays:
         # The caller's filter lies flipped: so it is read, and so its gradient is written.
         self._flips = problem.mode == "convolution"
         self._flips_result = self._flips and problem.direction == "backward_weights"
-
-    def _set_sizes(self, problem: ConvProblem) -> None:
-        """Set what depends on the sizes of the maps."""
-        self.problem = problem
-        self._x_shape, self._w_shape, self._y_shape = self._array_shapes(problem)
-        self._y_count = math.prod(self._y_shape)
-        self._aligns = self._y_count * self._y_dtype.itemsize >= ALIGNED
-
-    def _array_shapes(self, problem: ConvProblem) -> tuple[Shape, Shape, Shape]:
-        """Of what is read first, of the filter, and of what is written."""
-        return problem.array_shapes
 
     def _output_step(
         self, bias: Any, activation: ActivationLike, residual: Any

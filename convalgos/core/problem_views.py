@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from convalgos.core import layouts, problem_checks
 from convalgos.core.arguments import Shape
@@ -125,6 +125,31 @@ def on_map(problem: Any, x_shape: Shape) -> Any:
     Raises:
         ValueError: the filter does not fit into the padded map, or has too much to count.
     """
+    found = map_counts(problem, x_shape)
+    made = made_of(problem, problem.of_layer)
+    made.__dict__.update(
+        x_shape=x_shape, N=x_shape[0], spatial=x_shape[2:], spatial_out=found.spatial_out,
+        y_shape=(x_shape[0], problem.K, *found.spatial_out), gemm_m=found.gemm_m, flops=found.flops,
+    )  # fmt: skip
+    if not found.small:
+        problem_checks.check_sizes(made)  # which tells what is wrong, if anything is
+    elif found.meets_map:
+        made.__dict__["is_empty"] = False
+    return made
+
+
+class MapCounts(NamedTuple):
+    """What a layer has of the sizes of its maps."""
+
+    spatial_out: Shape
+    gemm_m: int
+    flops: int
+    small: bool  # none is empty, and none has too much to count
+    meets_map: bool  # whether the last outputs are not of padding alone
+
+
+def map_counts(problem: Any, x_shape: Shape) -> MapCounts:
+    """Of a layer of zeros around its maps."""
     p, spatial, outputs, meets_map = problem, x_shape[2:], [], True
     elements = math.prod(x_shape)  # of x, and of x with its padding
     padded = x_shape[0] * x_shape[1]
@@ -133,20 +158,16 @@ def on_map(problem: Any, x_shape: Shape) -> Any:
         outputs.append(count)
         meets_map = meets_map and (count - 1) * step + reach > low
         padded *= size + low + high
-    spatial_out = tuple(outputs)
-    y_shape = x_shape[0], p.K, *spatial_out
-    gemm_m = x_shape[0] * math.prod(spatial_out)
+    gemm_m = x_shape[0] * math.prod(outputs)
     flops = 2 * gemm_m * p.K * p.gemm_k
-    made = made_of(problem, problem.of_layer)
-    made.__dict__.update(
-        x_shape=x_shape, N=x_shape[0], spatial=spatial, spatial_out=spatial_out, y_shape=y_shape,
-        gemm_m=gemm_m, flops=flops,
-    )  # fmt: skip
-    if not (0 < gemm_m * p.K <= SMALL and 0 < elements <= padded <= SMALL and 0 < flops <= SMALL_WORK):
-        problem_checks.check_sizes(made)  # which tells what is wrong, if anything is
-    elif meets_map:
-        made.__dict__["is_empty"] = False
-    return made
+    small = 0 < gemm_m * p.K <= SMALL and 0 < elements <= padded <= SMALL and 0 < flops <= SMALL_WORK
+    return MapCounts(tuple(outputs), gemm_m, flops, small, meets_map)
+
+
+def y_shape_on(problem: Any, x_shape: Shape) -> Shape | None:
+    """The shape of what a layer writes on other maps; None of those that `on_map` looks at closely."""
+    found = map_counts(problem, x_shape)
+    return (x_shape[0], problem.K, *found.spatial_out) if found.small and found.meets_map else None
 
 
 def laid_as(problem: Any, other: Any) -> Any:

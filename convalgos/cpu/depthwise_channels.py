@@ -31,7 +31,7 @@ from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.block_activations import block_kernel, kind_of_block
-from convalgos.cpu.dwconv.block_layers import BlockLayer, layer_in_blocks
+from convalgos.cpu.dwconv.block_layers import BlockLayer, BlockTables, layer_in_blocks
 from convalgos.cpu.dwconv.channel_blocking import (
     MOST_PIXELS,
     ChannelBlocking,
@@ -110,11 +110,8 @@ class ChannelsPlan(KernelPlan):
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these take other vectors of channels."""
-        if self._layer and (found := self._layer.fields(problem)):
-            plan = self.resized(problem, found[1], 0)
-            plan.__dict__.pop("_cut", None)
-            plan._kernel = found[0].kernel
-            return plan
+        if self._layer and (found := self._layer.fields(problem.x_shape, problem.spatial_out)):
+            return self.resized(problem, found[1], 0)._with_kernel(found[0])
         c, known = channel_blocking(problem), self._cut
         alike = (c.vectors, c.x_near, c.y_near) == (known.vectors, known.x_near, known.y_near)
         if self._folds or known.spread or not alike or _too_large(c):
@@ -124,6 +121,16 @@ class ChannelsPlan(KernelPlan):
         plan.__dict__.pop("_layer", None)
         plan._cut, plan._kernel, plan._pointed = c, block_kernel(c), pointed
         return plan
+
+    def on_sizes(self, x_shape: Shape, y_shape: Shape) -> Self | None:
+        found = None if self._layer is None else self._layer.fields(x_shape, y_shape[2:])
+        return None if found is None else self._of_sizes(x_shape, y_shape, found[1])._with_kernel(found[0])
+
+    def _with_kernel(self, tables: BlockTables) -> Self:
+        """This plan, just made for other sizes, with the kernel of its own tables."""
+        self.__dict__.pop("_cut", None)
+        self._kernel = tables.kernel
+        return self
 
     @cached_attribute
     def _cut(self) -> ChannelBlocking:

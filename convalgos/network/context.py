@@ -73,7 +73,7 @@ class Context:
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
         self._arrays = {**executor.known, **fixed}  # of values that have no place in the arena
-        self._runs: list[BoundRun] = []  # which keep alive what the tables point to
+        self._kept: list[Any] = []  # what the tables point to
         self.parts = self._parts_of(self._structure.order)
 
     def run(self, arrays: Arrays) -> None:
@@ -115,10 +115,10 @@ class Context:
                     add(self._moving(steps[i]))
                 continue
             run, of_step = told
-            self._runs.append(run)
             if run.launches is None:
                 add(ignoring(run.run))
             else:
+                self._kept += run.kept
                 launches += run.launches
                 words += of_step
         add()

@@ -49,13 +49,16 @@ def _problems(*layer: Any) -> list[Any]:
 
 @lru_cache(1024)
 def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProblem:
-    """Likewise the problem of `PoolProblem.of`; windows over whole maps are checked once for all sizes."""
+    """Likewise the problem of `PoolProblem.of`; windows are checked once for all sizes."""
     known = _problems(kernel, *layer.items())
-    if kernel is None:
-        for other in known:
-            whole: PoolProblem | None = other.of_whole(x_shape)
-            if whole is not None:
-                return whole
+    for other in known:
+        found: PoolProblem | None = None
+        if kernel is None:
+            found = other.of_whole(x_shape)
+        elif not isinstance(layer.get("padding"), str) and len(x_shape) == len(other.x_shape):
+            found = other.of_shape(x_shape)
+        if found is not None:
+            return found
     made = PoolProblem.of(x_shape, kernel, **layer)
     known[:] = [made]
     return made

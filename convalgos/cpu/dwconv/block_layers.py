@@ -5,13 +5,14 @@ Networks are planned for every size of their inputs: such a cut takes a tenth of
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.machine import cache_sizes, vector_bytes
-from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.dwconv.block_activations import BlockKernel, block_kernel
 from convalgos.cpu.dwconv.block_columns import block_pixels
 from convalgos.cpu.dwconv.channel_blocking import MOST_PIXELS, ChannelBlocking
@@ -92,24 +93,30 @@ class BlockLayer:
         rows = max(1, overlap, cache_sizes()[1] // 2 // row_bytes)
         return band_count(spatial_out[1], rows, images * self._blocks, overlap, True)
 
-    def fields(self, problem: ConvProblem) -> tuple[BlockTables, dict[str, int | np.ndarray]] | None:
+    def fields(
+        self, x_shape: Shape, outputs: Shape
+    ) -> tuple[BlockTables, dict[str, int | np.ndarray]] | None:
         """The tables of maps of other sizes, and the fields that depend on these, as `map_fields` has them.
 
         None where they are cut in another way.
+
+        Args:
+            outputs: rows and columns, and slices where there are some.
         """
-        ones = (1,) * (3 - problem.ndim)
-        spatial, spatial_out, lanes = ones + problem.spatial, ones + problem.spatial_out, self._lanes
+        images, ones = x_shape[0], (1,) * (3 - len(outputs))
+        spatial, spatial_out, lanes = ones + x_shape[2:], ones + outputs, self._lanes
         (d, h, w), (o, p, q) = spatial, spatial_out
         if self._pair and q <= self._narrow:
             return None
-        bands = self._bands(problem.N, spatial, spatial_out)
+        bands = self._bands(images, spatial, spatial_out)
         if (found := self.tables(spatial, spatial_out, bands)) is None:
             return None
         (_, strides, _, dilations), blocks = self._of_rows, self._blocks
         x_slice, y_slice = h * w * lanes, p * q * lanes
-        fetch = self._steady and spatial == spatial_out and problem.x_bytes > cache_sizes()[2] // 4
+        x_bytes = math.prod(x_shape) * self._itemsize
+        fetch = self._steady and spatial == spatial_out and x_bytes > cache_sizes()[2] // 4
         return found, {
-            "images": problem.N, "band_count": bands, "bands": found.bands, "runs": found.runs,
+            "images": images, "band_count": bands, "bands": found.bands, "runs": found.runs,
             "x_n": blocks * d * x_slice, "x_c": d * h * w, "x_vector": self._x_lanes * d * h * w,
             "x_slice": x_slice, "y_n": blocks * o * y_slice, "y_k": o * p * q,
             "y_vector": self._y_lanes * o * p * q, "y_slice": y_slice, "slices": d, "slices_out": o,

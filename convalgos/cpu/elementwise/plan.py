@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -125,7 +124,7 @@ class ElementwisePlan(BoundStep):
             made = ArrayPass(a, b, y, self._activation)
             return passed(made)
         run = combined_run(self._operation, self._activation, (a, b, y), self._cast)
-        return replace(run, x_places=()) if self._turned else run  # whose first input is not a
+        return run._replace(x_places=()) if self._turned else run  # whose first input is not a
 
     def bound_at(self, x: Sequence[int], y: int) -> BoundRun | None:
         if self._turned:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.arguments import Shape
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import panel_packing
@@ -34,6 +35,7 @@ from convalgos.cpu.gemm.blocking import (
     pixel_in_image,
     table_number,
 )
+from convalgos.cpu.gemm.gemv import MOST_ROWS
 from convalgos.cpu.gemm.reached_tiles import REACHED_FIELDS, TilePass, pass_of_tile
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES, tile_table
@@ -190,13 +192,19 @@ class BlockedPlan(RegisterFinish):
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for other sizes of the maps; None where these have the filter laid otherwise."""
         if problem.is_plain_product:  # the cut is asked for what all sizes have alone, from here on
-            return self.resized(problem, _of_pixels(problem, self._cut), 0)
+            return self.resized(problem, _of_pixels(problem.N, math.prod(problem.spatial), self._cut), 0)
         cut = cut_like(problem, self._cut)
         if cut.by_tap != self._cut.by_tap:
             return None
         plan = self.resized(problem, _of_maps(cut), plan_threads() * cut.scratch_bytes)
         plan._cut = cut
         return plan
+
+    def on_sizes(self, x_shape: Shape, y_shape: Shape) -> Self | None:
+        images, pixels = x_shape[0], math.prod(x_shape[2:])
+        if not self._cut.problem.is_plain_product or images * pixels <= MOST_ROWS:
+            return None
+        return self._of_sizes(x_shape, y_shape, _of_pixels(images, pixels, self._cut))
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, "blocked", self._cut.panels, self._cut.unit, self._cut.by_tap)
@@ -227,25 +235,25 @@ def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:
     }  # fmt: skip
 
 
-def _of_pixels(problem: ConvProblem, known: BlockedCut) -> dict[str, int | np.ndarray]:
+def _of_pixels(images: int, pixels: int, known: BlockedCut) -> dict[str, int | np.ndarray]:
     """Those of `_of_maps` that depend on the number of pixels, of a 1x1 layer, in the cut of another number.
 
     The pixels of an image are one row, read in place, in blocks of channels as those of y are.
     """
-    images, pixels, unit = problem.N, math.prod(problem.spatial), known.unit
+    layer, unit = known.problem, known.unit
     threads = plan_threads() if known.parts == 1 else 1
     together = images_of_block(images, pixels, known.most_outputs, threads)
     columns = pixels
     if not together:
-        shares = shares_of_image(images * problem.groups, threads)
+        shares = shares_of_image(images * layer.groups, threads)
         columns = columns_of_block(pixels, known.rows, known.most_outputs, shares)
     row, of_block, short = (1, 1, pixels), (1, 1, columns), together > 0 and images % together > 0
     tiles, kinds = tile_table(of_block, row, known.rows, (0, 0, unit), (0, 0, unit), short)
     lengths = tuple([(1, kind.length, unit) for kind in kinds])
-    kernels, last = tile_kernels(problem.gemm_n, known.panels, problem.itemsize, lengths)
+    kernels, last = tile_kernels(layer.gemm_n, known.panels, layer.itemsize, lengths)
     block, offsets = unit * pixels, np.arange(known.entries + 1) * (unit * pixels)
     offsets[-1] = 0
-    of_x, of_y = (-(-channels // unit) * block for channels in (problem.C, problem.K))
+    of_x, of_y = (-(-channels // unit) * block for channels in (layer.C, layer.K))
     return {
         "n": images, "images": together or 1, "block_q": columns, "blocks_q": -(-pixels // columns),
         "q": pixels, "width": pixels, "end_w": pixels, "x_n": of_x, "x_c": pixels, "x_d": block, "x_h": block,

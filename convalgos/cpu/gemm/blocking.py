@@ -88,21 +88,29 @@ class Blocks:
     def fields(self) -> dict[str, Any]:
         """What a driver over blocks finds in its record: sizes, steps and strides, in elements."""
         p = self.problem
-        x_strides = map_strides(p.layout, p.C, p.spatial)
-        y_n, y_k, _, _, y_pixel = map_strides(p.y_layout, p.K, p.spatial_out)
         values = {
-            "size": p.itemsize, "n": p.N, "images": self.images, "channels": p.w_shape[1],
+            "size": p.itemsize, "channels": p.w_shape[1],
             "filters": p.gemm_n, "groups": p.groups, "copied": int(self.copied), "unit": self.unit,
             "lanes": simd.lanes(p.itemsize), "copy_rows": self._row_copier,
             "step_d": p.stride[0] if self.copied and p.kernel[0] == 1 else 1,
             "step_h": p.stride[1] if self.copied and p.kernel[1] == 1 else 1,
-            "input_bytes": self.input_elements * p.itemsize,
-            "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel,
         }  # fmt: skip
         lows = [low for low, _ in p.padding]
         values |= border_tables(p)
-        values |= zip(SIZE_FIELDS, (*self.block, *self.blocks[1:], *p.spatial_out, *p.spatial), strict=True)
         values |= zip(TAP_FIELDS, (*p.stride, *lows, *p.kernel_extent), strict=True)
+        return values | self.size_fields()
+
+    def size_fields(self) -> dict[str, int]:
+        """Those of them that the sizes of maps change which have zeros around them."""
+        p = self.problem
+        x_strides = map_strides(p.layout, p.C, p.spatial)
+        y_n, y_k, _, _, y_pixel = map_strides(p.y_layout, p.K, p.spatial_out)
+        sizes = (*self.block, *self.blocks[1:], *p.spatial_out, *p.spatial)
+        values = {
+            "n": p.N, "images": self.images, "input_bytes": self.input_elements * p.itemsize,
+            "y_n": y_n, "y_k": y_k, "y_pixel": y_pixel, "end_w": p.spatial[2] + p.padding[2][1],
+        }  # fmt: skip
+        values |= zip(SIZE_FIELDS, sizes, strict=True)
         return values | dict(zip(STEP_FIELDS, (*x_strides, *self.strides), strict=True))
 
     @property

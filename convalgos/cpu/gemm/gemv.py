@@ -38,6 +38,7 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
 
 ROWS = (1, 2, 4, 8)  # outputs of the micro-kernel; with more the tiles of `panels` are as fast
+MOST_ROWS = ROWS[-1]
 SUMS = 8  # that keep the arithmetic units busy
 WIDEST = 8  # vectors of a panel
 AHEAD = 4096  # bytes of a filter that are asked for before they are read; Xeon (Granite Rapids)
@@ -167,7 +168,7 @@ class GemvBlocking(dealt_panels.DealtPanels):
 def is_gemv(problem: ConvProblem) -> bool:
     """Whether there are so few outputs, and inputs, that a filter is best read once."""
     p = problem
-    few = 0 < p.gemm_m <= ROWS[-1] and p.groups == 1
+    few = 0 < p.gemm_m <= MOST_ROWS and p.groups == 1
     return few and max(p.gemm_m * p.gemm_k, math.prod(p.x_shape)) <= MOST_INPUTS
 
 

@@ -37,7 +37,7 @@ class RegisterFinish(KernelPlan):
         numbers = super()._set_finish(fields, y, residual, activation)
         fields.adds = residual is not None
         if activation == RELU:
-            fields.limits = fields.unlimited + 2 * self.problem.itemsize
+            fields.limits = fields.unlimited + 2 * self._dtype.itemsize
         elif activation is not None and activation.name == "clip":
             fields.limits = fields.finish_numbers
         elif activation is not None:

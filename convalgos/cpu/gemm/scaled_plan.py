@@ -7,6 +7,8 @@ of it is written.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,11 +21,13 @@ from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.packed_blocking import seconds
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.records import copy_of_record
+from convalgos.cpu.runtime.rebinding import RunSettings
+from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, emitter
 
+SCALING = "scale", "scale_n", "scaled", "scaled_bytes", "scale_rows"  # fields of a record
 SCALED = 1.5  # cycles of a vector of filters; Xeon (Granite Rapids)
 
 
@@ -56,6 +60,13 @@ def takes_scale(plan: object) -> bool:
     return bool(p.is_plain_product and p.groups == 1 and p.dtype == "float32" and p.layout == p.y_layout)
 
 
+class ScaledSettings(NamedTuple):
+    """What runs of a layer have in common, whatever the sizes of its maps."""
+
+    of_plan: RunSettings  # of the convolution
+    scale_step: int  # elements from the numbers of an image to those of the next
+
+
 class ScaledPlan:
     """y = activation(conv(x * scale, w) + bias + residual), for one number of each map of x.
 
@@ -66,10 +77,20 @@ class ScaledPlan:
     strided_batch = True
 
     def __init__(self, plan: BlockedPlan):
+        cut, self._itemsize = plan._cut, plan.problem.itemsize
+        self._pass_bytes = whole_lines(cut.chunk * cut.inner * cut.panel * self._itemsize)
+        self._set_plan(plan)
+
+    def _set_plan(self, plan: BlockedPlan) -> None:
         self.plan, self._key = plan, plan._key
-        cut, p = plan._cut, plan.problem
-        self._pass_bytes = whole_lines(cut.chunk * cut.inner * cut.panel * p.itemsize)
         self.scratch_bytes = whole_lines(plan.scratch_bytes or 0) + plan_threads() * self._pass_bytes
+
+    def of_sizes(self, plan: BlockedPlan) -> ScaledPlan:
+        """This plan for other sizes of the maps; plan: that of the convolution, of the same layer."""
+        made = ScaledPlan.__new__(ScaledPlan)
+        made._itemsize, made._pass_bytes = self._itemsize, self._pass_bytes
+        made._set_plan(plan)
+        return made
 
     @property
     def problem(self) -> ConvProblem:
@@ -103,17 +124,29 @@ class ScaledPlan:
         scratch = checked_scratch(scratch, self.scratch_bytes)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
-        own = whole_lines(self.plan.scratch_bytes or 0)
-        plan = copy.copy(self.plan)  # but for its record
-        plan.record = copy_of_record(self.plan.record)
-        for name, value in (
-            ("scale", scale.ctypes.data), ("scale_n", image_step(scale)),
-            ("scaled", scratch[own:].ctypes.data), ("scaled_bytes", self._pass_bytes),
-            ("scale_rows", scale_filter_rows(p.itemsize, simd.lanes(p.itemsize))),
-        ):  # fmt: skip
-            plan.record[name] = value
+        plan = self._scaling(scale.ctypes.data, image_step(scale), scratch.ctypes.data)
         run = plan.bind(x, w, y, bias, activation, residual, scratch)
-        return BoundRun(run.call, run.launches, (*run.kept, scale, scratch))
+        settings = run.settings and ScaledSettings(run.settings, image_step(scale))
+        return BoundRun(run.call, run.launches, (*run.kept, scale, scratch), settings=settings)
+
+    def bound_again(
+        self, settings: ScaledSettings, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
+    ) -> BoundRun | None:
+        """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
+        plan = self._scaling(x[1], settings.scale_step, scratch)
+        return plan.bound_again(settings.of_plan, (x[0], *x[2:]), y, scratch, False)
+
+    def _scaling(self, scale: int, step: int, scratch: int) -> BlockedPlan:
+        """The plan, but for its record, which says where the numbers lie, and where filters are scaled.
+
+        Args:
+            scale, scratch: addresses. step: elements from the numbers of an image to those of the next.
+        """
+        plan, size = copy.copy(self.plan), self._itemsize
+        scaled = scratch + whole_lines(self.plan.scratch_bytes or 0)
+        kernel = scale_filter_rows(size, simd.lanes(size))
+        plan.record = changed_record(plan.record, SCALING, (scale, step, scaled, self._pass_bytes, kernel))
+        return plan
 
 
 def scaling_seconds(problem: ConvProblem, machine: Machine) -> float:

@@ -175,11 +175,11 @@ class Reorder:
         return self._on(x[0], y, *self._steps)
 
     def _on(self, x: int, y: int, x_n: int, y_n: int, *kept: np.ndarray) -> BoundRun:
-        record, begin = copy_of_fields(self._record)
+        words, record, begin = copy_of_fields(self._record)
         record.x, record.y, record.x_n, record.y_n = x, y, x_n, y_n
         launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
         of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
-        return jit.bound_run((launch,), record, *kept, x_places=of_x, y_places=of_y)
+        return jit.bound_run((launch,), words, *kept, x_places=of_x, y_places=of_y)
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         """x, y: C-contiguous, of the shapes that the layouts have (`layouts.array_shape`)."""

@@ -119,14 +119,14 @@ class KernelRuns:
 
     def bound(self, scratch: np.ndarray | None, kept: tuple[Any, ...], **values: int) -> BoundRun:
         """A run with the fields of these names set for good."""
-        arguments, begin = copy_of_fields(self._record)
+        words, arguments, begin = copy_of_fields(self._record)
         if scratch is None:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
         arguments.scratch = self._address(scratch)
         for name, value in values.items():
             setattr(arguments, name, value)
         launch = Launch(self._kernel, begin, self._tasks, self._tasks == 1)
-        return jit.bound_run((launch,), self, kept, arguments, scratch)
+        return jit.bound_run((launch,), self, kept, words, scratch)
 
 
 class MaximaRuns(ABC):

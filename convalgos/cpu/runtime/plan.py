@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,14 +29,14 @@ from convalgos.core.bound_run import (
 )
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation, ActivationLike
-from convalgos.core.plan import Plan, QuickCall
+from convalgos.core.plan import QuickCall
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import array_calls, half, jit
 from convalgos.cpu.runtime.array_pass import ArrayPass, CompiledPass
 from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finish_address
+from convalgos.cpu.runtime.other_sizes import OtherSizes
 from convalgos.cpu.runtime.rebinding import RUN_FIELDS, W_AT, X_AT, Y_AT, Rebinding, RunSettings
-from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record, record_of_words
 from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
@@ -91,7 +91,7 @@ class Workspace:
         self.numbers: np.ndarray | None = None  # those of the activation of the run
 
 
-class KernelPlan(Rebinding, CompiledPass, Plan):
+class KernelPlan(Rebinding, CompiledPass, OtherSizes):
     """Runs `steps` in order: each is a driver kernel (args, task) and its number of parallel tasks.
 
     Subclasses implement `pack_filter`, and say with `finishes` that their drivers call `finish_run`. `tables`
@@ -136,25 +136,6 @@ class KernelPlan(Rebinding, CompiledPass, Plan):
         self._no_bias = _zeros((-(-problem.bias_size // lanes) + 1) * lanes, problem.compute_dtype)
         self._no_bias_address = self._address(self._no_bias)
         self._where = None if problem.direction == "backward_weights" else self._address
-
-    def resized(
-        self, problem: ConvProblem, values: dict[str, int | np.ndarray], scratch_bytes: int,
-        steps: Sequence[tuple[int, int]] | None = None,
-    ) -> Self:  # fmt: skip
-        """This plan for other sizes of the maps, cut so that its prepared filters serve it.
-
-        Args:
-            values: of the fields of the record that are others. steps: those of the plan by default.
-        """
-        made = self._on_maps(problem, scratch_bytes)
-        array = np.ndarray
-        tables = {name: value for name, value in values.items() if type(value) is array}
-        words = values | {name: address_of_table(name, table) for name, table in tables.items()}
-        made.record = changed_record(self.record, tuple(words), list(words.values()))
-        made._tables, made.scratch_bytes = self._tables | tables, scratch_bytes
-        made.steps = self.steps if steps is None else tuple(steps)
-        made._parallel = worth_sharing(problem)
-        return made
 
     @cached_attribute
     def _quick(self) -> QuickCall | None:  # type: ignore[override]

@@ -54,7 +54,7 @@ class Rebinding:
         residual = x[1] if len(x) > 1 else None
         if settings.in_place != (residual == y[0]):
             return None
-        (fields, begin), numbers = copy_of_fields(self.record), None
+        (words, fields, begin), numbers = copy_of_fields(self.record), None
         fields.x, fields.w, fields.y, fields.scratch = x[0], settings.w.data.address, y[0], scratch
         fields.bias, fields.relu = settings.bias_address, settings.relu
         if settings.fused:
@@ -65,7 +65,7 @@ class Rebinding:
         of_y: tuple[AddressWord, ...] = ()
         if told:
             of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
-        kept = self, settings, fields, numbers
+        kept = self, settings, words, numbers
         return jit.bound_run(launches, *kept, x_places=of_x, y_places=of_y, settings=settings)
 
     def _set_finish(

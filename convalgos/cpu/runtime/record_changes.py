@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.runtime.records import WORD, field_offset
+from convalgos.cpu.runtime.records import WORD, field_offset, record_words
 
 
 def changed_record(record: np.ndarray, names: tuple[str, ...], values: Sequence[Any]) -> np.ndarray:
@@ -20,7 +20,7 @@ def changed_record(record: np.ndarray, names: tuple[str, ...], values: Sequence[
     places = _places(record.dtype, names)
     if len(places) != len(values):
         values = [word for value in values for word in (value if type(value) is tuple else (value,))]
-    words = record.view(WORD).copy()
+    words = record_words(record).copy()
     words[places] = values
     return np.ndarray(1, record.dtype, words)
 

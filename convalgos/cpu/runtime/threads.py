@@ -35,8 +35,13 @@ def plan_threads() -> int:
 
 def worth_sharing(problem: ConvProblem) -> bool:
     """Whether the tasks of a problem are dealt to several threads when it is run."""
-    sums = problem.flops / FLOPS
-    return sums > SMALL or sums + problem.bytes / BYTES > SMALL
+    return are_worth_sharing(problem.flops, problem.bytes)
+
+
+def are_worth_sharing(flops: int, moved: int) -> bool:
+    """Whether so many operations, and bytes moved, are more than one thread does sooner."""
+    sums = flops / FLOPS
+    return sums > SMALL or sums + moved / BYTES > SMALL
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from convalgos.cpu.gemm import blocked_cut, dealt_panels, packed_blocking
 from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES
 from convalgos.cpu.runtime.plan import CALL
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
-from convalgos.cpu.separable.block import SeparableBlock, reads_planes
+from convalgos.cpu.separable.block import BlockSizes, SeparableBlock, reads_planes
 from convalgos.cpu.separable.panel_cut import PanelCut, PlanePanelCut
 from convalgos.cpu.vectors import simd
 
@@ -43,41 +43,48 @@ class BandRows(NamedTuple):
     most_out: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class BandCut:
-    """How a block is cut."""
+    """How a block is cut, on maps of its sizes or others."""
 
-    block: SeparableBlock
+    layers: SeparableBlock
+    sizes: BlockSizes
     expansion: PanelCut | None
     projection: PanelCut | None
     bands: int
     parts: int  # of the channels, which threads share; of one without a projection
 
     @cached_attribute
+    def block(self) -> SeparableBlock:
+        """The layers on maps of these sizes."""
+        own = self.layers.problems[0].x_shape == self.sizes.x_shape
+        return self.layers if own else self.layers.on_map(self.sizes.x_shape)
+
+    @cached_attribute
     def depthwise(self) -> ChannelBlocking:
         return band_blocking(self.block.depthwise, self.bands)
 
-    @property
+    @cached_attribute
     def vectors(self) -> int:
         """Blocks of channels that are filtered."""
-        return -(-self.block.depthwise.C // simd.lanes(4))
+        return -(-self.layers.depthwise.C // simd.lanes(4))
 
     @cached_attribute
     def rows(self) -> BandRows:
         """Of the bands."""
-        p = self.block.depthwise
-        of_height = p.spatial[0], p.spatial_out[0], p.stride[0], p.padding[0][0], p.kernel_extent[0]
+        p, sizes = self.layers.depthwise, self.sizes
+        of_height = sizes.read[0], sizes.written[0], p.stride[0], p.padding[0][0], p.kernel_extent[0]
         return _rows_of_bands(*of_height, self.bands)
 
     @cached_attribute
     def hidden_pixels(self) -> int:
         """Of the expanded rows of a band, at most."""
-        return self.rows.most * self.block.depthwise.spatial[1] if self.expansion else 0
+        return self.rows.most * self.sizes.read[1] if self.expansion else 0
 
     @cached_attribute
     def middle_pixels(self) -> int:
         """Of the filtered rows of a band, at most."""
-        return self.rows.most_out * self.block.depthwise.spatial_out[1] if self.projection else 0
+        return self.rows.most_out * self.sizes.written[1] if self.projection else 0
 
     @cached_attribute
     def hidden_bytes(self) -> int:
@@ -138,7 +145,7 @@ def band_cut(block: SeparableBlock) -> BandCut:
         if bands > most:
             break
         cuts = [
-            BandCut(block, _panels(block.expansion, TOGETHER, parts), projection, bands, parts)
+            BandCut(block, block.sizes, _panels(block.expansion, TOGETHER, parts), projection, bands, parts)
             for parts in shares
         ]
         fitting = [cut for cut in cuts if cut.scratch_bytes <= room]
@@ -149,19 +156,18 @@ def band_cut(block: SeparableBlock) -> BandCut:
     return min(tried, key=lambda cut: (cut.cycles(threads), cut.bands))
 
 
-def band_cut_like(block: SeparableBlock, known: BandCut) -> BandCut:
-    """The cut of a block of other sizes: the same panels, and bands that L2 has room for."""
-    expansion, projection = (
-        None if part is None or problem is None else type(part)(problem, part.panels, part.rows)
-        for part, problem in ((known.expansion, block.expansion), (known.projection, block.projection))
-    )
-    shared = plan_threads() // math.gcd(block.depthwise.N, plan_threads())
-    rows, room = block.depthwise.spatial_out[0], ROOM * cache_sizes()[1]
+def band_cut_like(known: BandCut, sizes: BlockSizes) -> BandCut:
+    """The cut of a block on maps of other sizes: the same panels, and bands that L2 has room for."""
+    layers, expansion, threads = known.layers, known.expansion, plan_threads()
+    if isinstance(expansion, PlanePanelCut):  # reads maps whose sizes its panels know
+        expansion = expansion.on_map(sizes.x_shape)
+    shared = threads // math.gcd(sizes.images, threads)
+    rows, room = sizes.written[0], ROOM * cache_sizes()[1]
     bands = max(1, min(known.bands, rows // shared * shared))
-    cut = BandCut(block, expansion, projection, bands, known.parts)
+    cut = BandCut(layers, sizes, expansion, known.projection, bands, known.parts)
     while cut.scratch_bytes > room and cut.bands + shared <= rows:
         bands = cut.bands // shared * shared + shared
-        cut = BandCut(block, expansion, projection, bands, known.parts)
+        cut = BandCut(layers, sizes, expansion, known.projection, bands, known.parts)
     return cut
 
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from convalgos.core.arguments import Shape
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import on_map, y_shape_on
 from convalgos.cpu.gemm.blocked_cut import lies_in_blocks
 from convalgos.cpu.vectors import simd
+
+
+class BlockSizes(NamedTuple):
+    """The sizes of the maps of a block."""
+
+    x_shape: Shape
+    read: tuple[int, int]  # rows and columns of what its depthwise convolution reads,
+    written: tuple[int, int]  # and of what it writes
+
+    @property
+    def images(self) -> int:
+        return self.x_shape[0]
 
 
 class SeparableBlock(NamedTuple):
@@ -31,6 +45,35 @@ class SeparableBlock(NamedTuple):
     def parts(self) -> tuple[str, ...]:
         """Which convolutions there are, in order."""
         return tuple(name for name in self._fields if getattr(self, name) is not None)
+
+    @property
+    def sizes(self) -> BlockSizes:
+        """Of its maps."""
+        (h, w), (h_out, w_out) = self.depthwise.spatial, self.depthwise.spatial_out
+        return BlockSizes(self.problems[0].x_shape, (h, w), (h_out, w_out))
+
+    def shapes_on(self, x_shape: Shape) -> list[Shape] | None:
+        """Those of x and of what each convolution writes, on maps of other sizes; None where one has to be
+        looked at closely."""
+        found = [x_shape]
+        for problem in self.problems:
+            y_shape = y_shape_on(problem, found[-1])
+            if y_shape is None:
+                return None
+            found.append(y_shape)
+        return found
+
+    def on_map(self, x_shape: Shape) -> Self:
+        """The same layers on maps of other sizes.
+
+        Raises:
+            ValueError: a filter does not fit into its padded map.
+        """
+        found: list[ConvProblem] = []
+        for problem in self.problems:
+            found.append(on_map(problem, x_shape))
+            x_shape = found[-1].y_shape
+        return self._replace(**dict(zip(self.parts, found, strict=True)))
 
 
 def reads_planes(expansion: ConvProblem | None) -> bool:

@@ -7,16 +7,18 @@ few channels that lie apart: the rows that a band needs are copied with their bo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
+from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
+from convalgos.core.problem_views import on_map
 from convalgos.cpu.gemm import blocked_cut, dealt_panels
 from convalgos.cpu.gemm.blocked_cut import PASS, BlockedCut, tile_cycles
-from convalgos.cpu.gemm.row_tiles import RowTile, along_row, tile_table
 from convalgos.cpu.vectors import simd
 
 
@@ -64,6 +66,10 @@ class PanelCut:
 class PlanePanelCut(PanelCut):
     """That of a convolution whose channels lie apart."""
 
+    def on_map(self, x_shape: Shape) -> Self:
+        """The same on maps of other sizes."""
+        return replace(self, problem=on_map(self.problem, x_shape))
+
     @cached_attribute
     def _of_a_row(self) -> BlockedCut:
         return self.of_rows(1)
@@ -82,11 +88,14 @@ class PlanePanelCut(PanelCut):
         p = self.problem.as_3d
         return BlockedCut(p, 1, (1, rows, p.spatial_out[2]), True, self.panels, self.rows, 1, False)
 
-    def tiles_of(self, rows: int) -> tuple[np.ndarray, tuple[RowTile, ...]]:
-        """`tile_table` of so many rows of outputs, whose tiles all lie in a row."""
-        cut = self.of_rows(rows)
-        ends = tuple(along_row(cut.block[2], self.rows).tolist())
-        return tile_table(cut.block, cut.block, self.rows, *cut.tile_steps, False, ends)
+    def row_offsets(self, cut: BlockedCut) -> np.ndarray:
+        """(entries + 1,) where the rows of the kernel begin in what is copied `of_rows`, in all channels."""
+        p = self.problem
+        _, channel, _, row, _ = cut.strides
+        found = np.zeros(cut.entries + 1, np.int64)
+        places = found[:-1].reshape(p.C, p.kernel[0])
+        places[...] = np.arange(p.C)[:, None] * channel + np.arange(p.kernel[0]) * (row * p.dilation[0])
+        return found
 
     def cycles(self, pixels: int) -> float:
         """Likewise; a tile takes pixels of one row."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import ALIGNMENT, AddressWord, BoundRun, Launch, check_bound, checked_scratch
 from convalgos.core.errors import Unsupported
 from convalgos.core.machine import vector_bytes
@@ -23,7 +24,7 @@ from convalgos.cpu.separable.band_kernels import (
     run_separable_bands,
     sum_vectors,
 )
-from convalgos.cpu.separable.block import SeparableBlock, reads_planes, why_not_joined
+from convalgos.cpu.separable.block import BlockSizes, SeparableBlock, why_not_joined
 from convalgos.cpu.separable.panel_cut import PanelCut, PlanePanelCut
 from convalgos.cpu.separable.records import (
     FLOAT,
@@ -62,24 +63,48 @@ class SeparablePlan:
     Args:
         block: of problems in blocks of as many channels as a vector has lanes.
         mean: whether the means of the maps of y are computed, too; then there is no projection.
-        known: a plan for other sizes of the maps, as which this one is cut: both have the same filters.
 
     Raises:
         Unsupported: the convolutions cannot be joined, with the reason.
     """
 
-    def __init__(self, block: SeparableBlock, mean: bool = False, known: SeparablePlan | None = None):
-        sized = known is not None and not any(p.is_empty for p in block.problems)  # all else is as it was
-        if not sized and (reason := why_not_joined(block, mean)):
+    def __init__(self, block: SeparableBlock, mean: bool = False):
+        if reason := why_not_joined(block, mean):
             raise Unsupported(f"a step {reason}")
-        self.block = block
-        self._cut: BandCut = band_cut(block) if known is None else band_cut_like(block, known._cut)
-        self._lanes, self._tasks = simd.lanes(FLOAT.itemsize), plan_threads()
-        vectors = block.depthwise.N * self._cut.bands * self._cut.vectors
-        self._sums_bytes = vectors * vector_bytes() if mean else 0
-        self.scratch_bytes = self._tasks * self._cut.scratch_bytes + self._sums_bytes
-        self._records: BandRecords = BandRecords(self._cut, mean, None if known is None else known._records)
-        self._key: FilterKey = self._own_key() if known is None else known._key
+        self._mean, self._lanes = mean, simd.lanes(FLOAT.itemsize)
+        self._set_cut(band_cut(block))
+        self._key: FilterKey = self._own_key()
+
+    def _set_cut(self, cut: BandCut, known: BandRecords | None = None) -> None:
+        """Set what depends on the sizes of the maps; known: records for other sizes."""
+        self._cut, self._tasks = cut, plan_threads()
+        vectors = cut.sizes.images * cut.bands * cut.vectors
+        self._sums_bytes = vectors * vector_bytes() if self._mean else 0
+        self.scratch_bytes = self._tasks * cut.scratch_bytes + self._sums_bytes
+        self._records = BandRecords(cut, self._mean, known)
+
+    def on_map(self, x_shape: Shape) -> SeparablePlan:
+        """The plan of the same block on maps of other sizes, cut as this one: its filters serve both.
+
+        Raises:
+            Unsupported: the convolutions cannot be joined in these sizes, with the reason.
+            ValueError: a filter does not fit into its padded map.
+        """
+        layers = self._cut.layers
+        if (shapes := layers.shapes_on(x_shape)) is None:
+            return SeparablePlan(layers.on_map(x_shape), self._mean)
+        filtered = layers.parts.index("depthwise")
+        made = SeparablePlan.__new__(SeparablePlan)
+        made._mean, made._lanes, made._key = self._mean, self._lanes, self._key
+        (*_, h, w), (*_, h_out, w_out) = shapes[filtered], shapes[filtered + 1]
+        sizes = BlockSizes(x_shape, (h, w), (h_out, w_out))
+        made._set_cut(band_cut_like(self._cut, sizes), self._records)
+        return made
+
+    @property
+    def block(self) -> SeparableBlock:
+        """The convolutions."""
+        return self._cut.block
 
     def _own_key(self) -> FilterKey:
         shapes = tuple(p.w_shape for p in self.block.problems)
@@ -95,7 +120,7 @@ class SeparablePlan:
     @property
     def told(self) -> bool:
         """Whether runs may be told where another x lies, as that of a network does."""
-        return reads_planes(self.block.expansion)
+        return isinstance(self._cut.expansion, PlanePanelCut)
 
     @property
     def bands(self) -> int:

@@ -21,8 +21,8 @@ from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.runtime.records import by_name, copy_of_record, empty_record, field_offset
 from convalgos.cpu.separable.band_cut import BandCut
 from convalgos.cpu.separable.band_kernels import BAND_TILES, SEPARABLE_FIELDS
-from convalgos.cpu.separable.band_tiles import tiles_of_rows
-from convalgos.cpu.separable.block import SeparableBlock, reads_planes
+from convalgos.cpu.separable.band_tiles import tiles_of_maps, tiles_of_rows
+from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.panel_cut import PlanePanelCut
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
@@ -65,8 +65,9 @@ class BandRecords:
             mean: whether the means of the maps of y are computed, too.
             known: of the same block for other sizes of its maps.
         """
-        self._block, self._lanes = cut.block, simd.lanes(FLOAT.itemsize)
-        self.parts: tuple[str, ...] = cut.block.parts if known is None else known.parts
+        self._is_like = known is not None
+        self._layers, self._lanes = cut.layers, simd.lanes(FLOAT.itemsize)
+        self.parts: tuple[str, ...] = cut.layers.parts if known is None else known.parts
         self._tables: list[np.ndarray] = []
         self._shared: list[Any] = []  # with records of other blocks
         self.record: np.ndarray = (
@@ -88,7 +89,7 @@ class BandRecords:
         if cut.projection is not None:
             self._set_product(fields.projection, cut, tiles["projection"], 1)
         fields.run.band_tiles = self._table(tiles)
-        self._set_ends(fields)
+        self._set_ends(fields, cut)
 
     def set_output(self, fields: Any, part: str, run: RunOutput, activation: Activation | None) -> None:
         """Set what the sums of a part are made of, and what follows them, in the record of a run."""
@@ -103,7 +104,7 @@ class BandRecords:
 
     def output_of(self, part: str, w: np.ndarray, output: BiasedActivation) -> RunOutput:
         """What runs of the same filters and outputs are given for a part, whatever the sizes of the maps."""
-        filters, lanes, address = getattr(self._block, part).K, self._lanes, jit.data_address()
+        filters, lanes, address = getattr(self._layers, part).K, self._lanes, jit.data_address()
         bias = aligned_zeros((-(-filters // lanes) + 1) * lanes, FLOAT)  # with a vector of zeros behind
         if output.bias is not None:
             bias[:filters] = output.bias
@@ -119,7 +120,7 @@ class BandRecords:
 
     def _set_layers(self, fields: Any, cut: BandCut) -> None:
         """What the sizes of the maps do not change."""
-        p, lanes, d = cut.block.depthwise, self._lanes, fields.depthwise
+        p, lanes, d = cut.layers.depthwise, self._lanes, fields.depthwise
         fields.run.vectors, fields.run.parts = cut.vectors, cut.parts
         d.size, d.from_pixel, d.to_pixel = FLOAT.itemsize, lanes, lanes
         d.w_row, d.w_block = p.kernel[1] * lanes, p.kernel[0] * p.kernel[1] * lanes
@@ -135,14 +136,14 @@ class BandRecords:
 
     def _set_run(self, run: Any, cut: BandCut, mean: bool) -> None:
         """What the driver reads."""
-        p = cut.block.depthwise
-        run.images, run.band_count, run.hidden_bytes = p.N, cut.bands, cut.hidden_bytes
+        sizes = cut.sizes
+        run.images, run.band_count, run.hidden_bytes = sizes.images, cut.bands, cut.hidden_bytes
         if mean:
-            run.pixels = self._table(np.array([math.prod(p.spatial_out)], FLOAT))
+            run.pixels = self._table(np.array([math.prod(sizes.written)], FLOAT))
 
     def _set_depthwise(self, d: Any, cut: BandCut) -> None:
-        p, lanes = cut.block.depthwise, self._lanes
-        (h, w), (h_out, w_out) = p.spatial, p.spatial_out
+        p, lanes = cut.layers.depthwise, self._lanes
+        (h, w), (h_out, w_out) = cut.sizes.read, cut.sizes.written
         found = self._layer and self._layer.tables((1, h, w), (1, h_out, w_out), cut.bands)
         found = found or tables_in_blocks(cut.depthwise)
         self._kernel, self._of_tables = found.kernel, found.kept
@@ -158,13 +159,13 @@ class BandRecords:
         """The pointwise convolution before or behind the depthwise one, and its tiles of each band."""
         part = cut.projection if last else cut.expansion
         assert part is not None
-        p, lanes = part.problem, self._lanes
-        width, whole = p.spatial[1], p.spatial[0] * p.spatial[1]
+        lanes, (height, width) = self._lanes, cut.sizes.written if last else cut.sizes.read
+        whole = height * width
         pixels = [rows * width for rows in (cut.rows.written if last else cut.rows.read)]
         read, written = (cut.middle_pixels, whole) if last else (whole, cut.hidden_pixels)
         found = tiles_of_rows(tuple(sorted({*pixels})), part.rows, lanes)
         tiles[:] = [found.addresses[count] for count in pixels]
-        kernels = _kernels_of(p.K, part.panels, found.lengths, lanes)
+        kernels = _kernels_of(part.problem.K, part.panels, found.lengths, lanes)
         fields.kernels, fields.last_kernels = kernels.wide, kernels.last
         fields.narrow, fields.y_block = len(found.lengths), written * lanes
         fields.offsets = self._table(np.arange(part.entries + 1) * (read * lanes))
@@ -173,29 +174,31 @@ class BandRecords:
     def _set_planes(self, fields: Any, part: PlanePanelCut, cut: BandCut, tiles: np.ndarray) -> None:
         """The convolution of a map whose channels lie apart, and its tiles of each band."""
         rows, whole = cut.rows, part.of_rows(cut.rows.most)
-        values = whole.fields() | {
-            "entries": whole.entries, "inner": whole.inner, "whole": whole.entries, "rest": 0,
+        values = whole.size_fields() if self._is_like else whole.fields()
+        values |= {
+            "entries": (entries := whole.entries), "inner": whole.inner, "whole": entries, "rest": 0,
             "input_bytes": cut.input_bytes, "y_block": cut.hidden_pixels * self._lanes,
-            "offsets": self._table(whole.entry_offsets()),
+            "offsets": self._table(part.row_offsets(whole)),
         }  # fmt: skip
         for name in BLOCKED_NAMES.intersection(values):
             setattr(fields, name, values[name])
-        tables = {count: part.tiles_of(count) for count in {*rows.read}}
-        tiles[:] = [jit.data_address()(tables[count][0]) for count in rows.read]
-        lengths = tuple([kind.length for kind in tables[rows.most][1]])  # of all bands: tiles lie in a row
-        kernels = _kernels_of(part.problem.K, part.panels, lengths, whole.step)
+        of_x, of_y = whole.tile_steps
+        counts = tuple(sorted({*rows.read}))
+        found = tiles_of_maps(counts, cut.sizes.read[1], part.rows, of_x[1:], of_y[1:])
+        tiles[:] = [found.addresses[count] for count in rows.read]
+        kernels = _kernels_of(part.problem.K, part.panels, found.lengths, whole.step)
         fields.kernels, fields.last_kernels = kernels.wide, kernels.last
-        fields.narrow = len(lengths)
-        self._shared += tables.values(), kernels
+        fields.narrow = len(found.lengths)
+        self._shared += found, kernels
 
-    def _set_ends(self, fields: Any) -> None:
+    def _set_ends(self, fields: Any, cut: BandCut) -> None:
         """Elements of an image of what the first part reads and the last one writes."""
-        lanes, (begin, *_, end) = self._lanes, (self.parts[0], *self.parts)
-        first, last = getattr(self._block, begin), getattr(self._block, end)
-        (h, w), (h_out, w_out) = first.spatial, last.spatial_out
-        channels = first.C if reads_planes(self._block.expansion) else -(-first.C // lanes) * lanes
-        getattr(fields, begin).x_n = channels * h * w
-        getattr(fields, end).y_n = -(-last.K // lanes) * h_out * w_out * lanes
+        lanes, (begin, *_, end), x_shape = self._lanes, (self.parts[0], *self.parts), cut.sizes.x_shape
+        planes = isinstance(cut.expansion, PlanePanelCut)
+        channels = x_shape[1] if planes else -(-x_shape[1] // lanes) * lanes
+        getattr(fields, begin).x_n = channels * x_shape[2] * x_shape[3]
+        filters = -(-getattr(cut.layers, end).K // lanes) * lanes
+        getattr(fields, end).y_n = filters * math.prod(cut.sizes.written)
 
 
 class TileKernels(NamedTuple):

@@ -1,0 +1,185 @@
+"""Plans made for other sizes by arithmetic alone are those that their problems lead to."""
+
+import numpy as np
+import pytest
+from test_separable import LANES, block_of
+
+import convalgos as ca
+from convalgos.core.allocator import aligned_empty
+from convalgos.core.epilogue import activation_of
+from convalgos.core.layouts import blocked_layout
+from convalgos.core.machine import vector_bytes
+from convalgos.core.problem_views import on_map, y_shape_on
+from convalgos.cpu.direct import Direct
+from convalgos.cpu.gemm.blocked_plan import BlockedPlan
+from convalgos.cpu.gemm.scaled_plan import ScaledPlan
+from convalgos.cpu.separable.band_cut import band_cut_like
+from convalgos.cpu.separable.band_kernels import BAND_TILES
+from convalgos.cpu.separable.plan import SeparablePlan
+from convalgos.network.graph import Convolution, NetworkGraph
+from convalgos.network.network import Network
+from convalgos.select import find_algorithm
+from convalgos.select.choose import plan_like
+from convalgos.select.constraints import Constraints
+
+BLOCKS = blocked_layout(vector_bytes() // 4)
+
+
+def known_plan(name, text):
+    return ca.plan(ca.ConvProblem.parse(f"{text} {BLOCKS}"), algorithm=name), find_algorithm(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sizes"),
+    [
+        ("cpu.direct", "n1 c40 h9 w30 k72 r1 s1", (1, 9, 47)),
+        ("cpu.direct", "n1 c33 h9 w30 k7 r1 s1", (3, 2, 300)),
+        ("cpu.direct", "n4 c64 h7 w7 k64 r1 s1", (5, 3, 6)),
+        ("cpu.direct", "n1 c48 w90 k96 s1", (2, 31)),
+        ("cpu.depthwise.channels", "n1 c48 h24 w80 k48 r5 s5 p2 groups48", (1, 31, 97)),
+        ("cpu.depthwise.channels", "n1 c40 h12 w80 k40 r3 s3 p1 groups40 stride2", (2, 13, 61)),
+        ("cpu.depthwise.channels", "n1 c32 d5 h6 w40 k32 t3 r3 s3 p1 groups32", (1, 6, 9, 61)),
+    ],
+)
+def test_plans_by_sizes_alone(name, text, sizes):
+    """Every field of the record, what its tables hold, and what is looked at late."""
+    known, algorithm = known_plan(name, text)
+    x_shape = sizes[0], known.problem.C, *sizes[1:]
+    problem = on_map(known.problem, x_shape)
+    found = known.on_sizes(x_shape, y_shape_on(known.problem, x_shape))
+    assert type(found) is type(known) and "problem" not in found.__dict__
+    like = plan_like(algorithm, problem, Constraints(), known)
+    assert found._key is known._key and found.scratch_bytes == like.scratch_bytes == 0
+    assert (found._parallel, found.steps, found.strided_batch) == (
+        like._parallel, like.steps, like.strided_batch,
+    )  # fmt: skip
+    pointers = {"bounds", "unlimited", "limits", *like._tables}
+    for field in like.record.dtype.names:
+        assert field in pointers or found.record[field] == like.record[field], field
+    for field, table in like._tables.items():
+        assert np.array_equal(found._tables[field], table), field
+    assert found._x_shape == like._x_shape and found._y_shape == like._y_shape
+    assert found.problem == problem and found._aligns == like._aligns
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(like._x_shape).astype("f4")
+    w = known.prepare(rng.standard_normal(problem.w_shape).astype("f4"))
+    assert np.array_equal(found(x, w), like(x, w))
+
+
+def test_few_outputs_and_wide_filters_are_looked_at():
+    known, _ = known_plan("cpu.direct", "n1 c40 h9 w30 k72 r1 s1")
+    assert known.on_sizes((1, 40, 1, 2), (1, 72, 1, 2)) is None, "which other kernels compute"
+    wide, _ = known_plan("cpu.direct", "n1 c40 h9 w30 k72 r3 s3 p1")
+    assert wide.on_sizes((1, 40, 9, 31), (1, 72, 9, 31)) is None, "whose padding has to be looked at"
+
+
+@pytest.mark.parametrize("sizes", [(1, 40, 0, 3), (1, 40, 2, 1), (1 << 20, 40, 1 << 10, 1 << 10)])
+def test_shapes_that_are_looked_at_closely(sizes):
+    problem = ca.ConvProblem((1, 40, 9, 30), (40, 1, 5, 5), groups=40, padding=((1, 1), (0, 0)))
+    assert y_shape_on(problem, sizes) is None
+    assert y_shape_on(problem, (2, 40, 9, 31)) == (2, 40, 7, 27) == on_map(problem, (2, 40, 9, 31)).y_shape
+
+
+@pytest.mark.parametrize(
+    ("sizes", "x_shape"),
+    [
+        ((2, 5, 3 * LANES + 2, 9, (7, 19), 3, 1), (3, 5, 12, 70)),
+        ((1, LANES, 2 * LANES, 2 * LANES, (9, 10), 5, 2), (1, LANES, 80, 14)),
+        ((1, 7, LANES + 4, 0, (6, 40), 7, 1), (1, 7, 11, 41)),
+        ((2, 0, 5 * LANES - 1, 0, (6, 31), 3, 2), (1, 5 * LANES - 1, 18, 600)),
+        ((1, 3, 2 * LANES, 9, (6, 31), 3, 1, ((3, 3), 2, 1, (12, 62))), (1, 3, 17, 599)),
+        ((1, 3, 2 * LANES, 0, (6, 31), 3, 2, ((3, 3), 1, 1, (6, 31))), (2, 3, 40, 5)),
+    ],
+    ids=str,
+)
+def test_joined_convolutions_on_other_maps(sizes, x_shape):
+    """The record is the one that is made from the ground up for a cut."""
+    block = block_of(*sizes)
+    mean, own = not block.projection, block.on_map(x_shape)
+    known = SeparablePlan(block, mean)
+    like = known.on_map(x_shape)
+    assert like.block == own and like._key is known._key and like.told == known.told
+    cut = band_cut_like(known._cut, own.sizes)
+    assert (cut.bands, cut.scratch_bytes, cut.rows) == (
+        like._cut.bands, like._cut.scratch_bytes, like._cut.rows,
+    )  # fmt: skip
+    from_ground = SeparablePlan.__new__(SeparablePlan)
+    from_ground._mean, from_ground._lanes = mean, known._lanes
+    from_ground._set_cut(cut)
+    assert like.scratch_bytes == from_ground.scratch_bytes
+    made, expected = like._records, from_ground._records
+    pointers = "offsets", "unlimited", "band_tiles", "pixels", "bands", "runs", "columns"
+    for part in ("run", "expansion", "depthwise", "projection"):
+        for field in made.record[part].dtype.names:
+            if field not in pointers:
+                assert made.record[part][field] == expected.record[part][field], (part, field)
+    assert len(made._tables) == len(expected._tables)
+    for table, right in zip(made._tables, expected._tables, strict=True):
+        assert table.dtype == BAND_TILES or table.dtype.hasobject or _same_numbers(table, right)
+
+
+def _same_numbers(table, right):
+    """Of tables, or of those of their fields that are no addresses."""
+    names = [name for name in table.dtype.names or () if name not in ("lines", "rows")]
+    if not table.dtype.names:
+        return np.array_equal(table, right)
+    return len(table) == len(right) and all(np.array_equal(table[n], right[n]) for n in names if n != "at")
+
+
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("adds", [False, True])
+def test_scaled_layers_are_bound_again(images, activation, adds):
+    """By what a run on other maps was bound by, and of plans by sizes alone; with the same bits."""
+    rng = np.random.default_rng(2)
+    text = f"n1 c40 h9 w30 k{2 * LANES + 3} r1 s1"
+    convolution, _ = known_plan("cpu.direct", text)
+    known = ScaledPlan(convolution)
+    p = convolution.problem
+    w = known.prepare(rng.standard_normal(p.w_shape).astype("f4"))
+    bias, wanted = rng.standard_normal(p.K).astype("f4"), activation and activation_of(activation)
+
+    def arrays(problem):
+        x, _, y = problem.array_shapes
+        scale = problem.N, x[1], 1, 1, LANES
+        return [rng.standard_normal(shape).astype("f4") for shape in (x, scale, y, y)]
+
+    x, scale, y, residual = arrays(p)
+    added = residual if adds else None
+    settings = known.bind(x, scale, w, y, bias, wanted, added).settings
+    x_shape = images, p.C, 7, 61
+    other = on_map(p, x_shape)
+    sized = known.of_sizes(convolution.on_sizes(x_shape, other.y_shape))
+    own = ScaledPlan(plan_like(Direct(), other, Constraints(), convolution))
+    assert isinstance(own.plan, BlockedPlan) and sized.scratch_bytes == own.scratch_bytes
+    x, scale, y, residual = arrays(other)
+    added = residual if adds else None
+    own.bind(x, scale, w, y, bias, wanted, added).run()
+    expected, y[...] = y.copy(), np.nan
+    scratch = aligned_empty(sized.scratch_bytes, np.uint8)
+    places = [a.ctypes.data for a in (x, scale, *((residual,) if adds else ()))]
+    sized.bound_again(settings, places, [y.ctypes.data], scratch.ctypes.data, False).run()
+    assert np.array_equal(y, expected)
+
+
+def test_what_is_looked_at_late_explains_itself(shipped_figures):
+    """A network on a new size: its plans tell their problems and why they were chosen when they are asked."""
+    rng = np.random.default_rng(3)
+    w = [rng.standard_normal(shape).astype("f4") for shape in ((64, 64, 1, 1), (64, 64, 1, 1))]
+    steps = tuple(
+        Convolution(f"s{i}", (name,), output, own)
+        for i, (name, output, own) in enumerate((("x", "a", w[0]), ("a", "y", w[1])))
+    )
+    net = Network(NetworkGraph(("x",), ("y",), steps))
+    net(rng.standard_normal((1, 64, 24, 24)).astype("f4"))  # by which other sizes are bound
+    x = rng.standard_normal((1, 64, 24, 29)).astype("f4")
+    y = net(x)
+    planned = net.plans()[-1].planned
+    plans = [s.plan for s in planned.steps if isinstance(s.step, Convolution)]
+    late = [plan for plan in plans if "problem" not in plan.__dict__]
+    assert late or not any(isinstance(plan, BlockedPlan) for plan in plans)
+    assert str(net.explain((1, 64, 24, 29)))
+    for plan in plans:
+        assert plan.problem.x_shape == (1, 64, 24, 29) and plan.algorithm in plan.explain()
+    assert all("problem" in plan.__dict__ for plan in late)
+    assert np.array_equal(net(x), y)
