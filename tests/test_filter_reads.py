@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
+from convalgos import ConvProblem
 from convalgos.core.machine import Machine
 from convalgos.cpu.runtime import filter_reads
 from convalgos.cpu.runtime.filter_reads import beyond_l3_seconds, rereading_seconds
+from convalgos.cpu.winograd import Winograd
 
 L3 = 32 << 20
 MACHINE = Machine("test", 2, 64, 1 << 15, 1 << 20, L3, 5e11, 2.5e11, 2e10, 6e10, 2e-6)
@@ -36,3 +41,14 @@ def test_filters_of_large_networks_come_from_memory() -> None:
 def test_filters_that_l3_cannot_hold_take_longer_in_each_run() -> None:
     assert beyond_l3_seconds(L3 // 2, MACHINE) == 0
     assert beyond_l3_seconds(4 * L3, MACHINE) == pytest.approx(4 * L3 * (1 / 20e9 - 1 / 60e9))
+
+
+def test_sums_hide_filters_where_l2_gives_whole_lines() -> None:
+    problem, winograd = ConvProblem.parse("n1 c64 h14 w14 k64 r3 s3 p1"), Winograd(4)
+    reading = 4e-5 / winograd.filter_waits
+    waiting, whole = replace(MACHINE, clock=4e9, l2_bandwidth=2e11), 64 * 2 * 4e9
+    hiding = replace(waiting, l2_bandwidth=whole)
+    halfway = replace(waiting, l2_bandwidth=0.75 * whole)
+    sums = [winograd.seconds_between_layers(problem, 3e-5, reading, m) for m in (waiting, halfway, hiding)]
+    assert sums == pytest.approx([7e-5, 6e-5, math.hypot(3e-5, 4e-5)])
+    assert winograd.seconds_between_layers(problem, 3e-5, reading, MACHINE) == pytest.approx(7e-5)
