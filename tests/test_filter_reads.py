@@ -43,12 +43,13 @@ def test_filters_that_l3_cannot_hold_take_longer_in_each_run() -> None:
     assert beyond_l3_seconds(4 * L3, MACHINE) == pytest.approx(4 * L3 * (1 / 20e9 - 1 / 60e9))
 
 
-def test_sums_hide_filters_where_l2_gives_whole_lines() -> None:
+def test_sums_hide_filters_that_outgrow_l2_where_it_gives_whole_lines() -> None:
     problem, winograd = ConvProblem.parse("n1 c64 h14 w14 k64 r3 s3 p1"), Winograd(4)
     reading = 4e-5 / winograd.filter_waits
-    waiting, whole = replace(MACHINE, clock=4e9, l2_bandwidth=2e11), 64 * 2 * 4e9
-    hiding = replace(waiting, l2_bandwidth=whole)
-    halfway = replace(waiting, l2_bandwidth=0.75 * whole)
-    sums = [winograd.seconds_between_layers(problem, 3e-5, reading, m) for m in (waiting, halfway, hiding)]
-    assert sums == pytest.approx([7e-5, 6e-5, math.hypot(3e-5, 4e-5)])
-    assert winograd.seconds_between_layers(problem, 3e-5, reading, MACHINE) == pytest.approx(7e-5)
+    small = replace(MACHINE, l2_bytes=1 << 8, clock=4e9)
+    whole = 64 * 2 * small.clock  # bytes/s
+    machines = [replace(small, l2_bandwidth=share * whole) for share in (0.4, 0.75, 1)]
+    sums = [winograd.seconds_between_layers(problem, 3e-5, reading, m) for m in machines]
+    assert sums == pytest.approx([7e-5, 6e-5, math.hypot(3e-5, 4e-5)], rel=0.01)
+    for keeps in (replace(machines[-1], l2_bytes=1 << 20), replace(small, clock=None)):
+        assert winograd.seconds_between_layers(problem, 3e-5, reading, keeps) == pytest.approx(7e-5)

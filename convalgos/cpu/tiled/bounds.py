@@ -58,7 +58,7 @@ class Bounds:
         self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
         written = whole.filter_blocks * whole.lanes * whole.size  # bytes of one value of all filters
         self._point = (1 + whole.filled) * whole.v_row * whole.size + written * whole.parts
-        self._output = whole.output_moves * written
+        self._output: float = whole.output_moves * written
         if rows.taps > 1 and columns.taps > 1:  # else steps of a stride may be left out
             pixels = whole.pixel_moves * whole.channel_blocks * rows.stride * columns.stride
             self._output += whole.filled * pixels * whole.lanes * whole.size
