@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from convalgos import ConvProblem
 from convalgos.core.machine import Machine
 from convalgos.cpu.runtime import filter_reads
 from convalgos.cpu.runtime.filter_reads import beyond_l3_seconds, rereading_seconds
+from convalgos.cpu.winograd import Winograd
 
 L3 = 32 << 20
 MACHINE = Machine("test", 2, 64, 1 << 15, 1 << 20, L3, 5e11, 2.5e11, 2e10, 6e10, 2e-6)
@@ -44,3 +47,13 @@ def test_filters_come_as_fast_as_memory_is_only_read() -> None:
     """A copy, which is read and written at once, may be faster."""
     machine = replace(MACHINE, bandwidth=4e10, read_bandwidth=1.5e10)
     assert rereading_seconds(1 << 20, 2.0 * L3, machine) == pytest.approx((1 << 20) / 15e9)
+def test_sums_hide_filters_that_outgrow_l2_where_it_gives_whole_lines() -> None:
+    problem, winograd = ConvProblem.parse("n1 c64 h14 w14 k64 r3 s3 p1"), Winograd(4)
+    reading = 4e-5 / winograd.filter_waits
+    small = replace(MACHINE, l2_bytes=1 << 8, clock=4e9)
+    whole = 64 * 2 * small.clock  # bytes/s
+    machines = [replace(small, l2_bandwidth=share * whole) for share in (0.4, 0.75, 1)]
+    sums = [winograd.seconds_between_layers(problem, 3e-5, reading, m) for m in machines]
+    assert sums == pytest.approx([7e-5, 6e-5, math.hypot(3e-5, 4e-5)], rel=0.01)
+    for keeps in (replace(machines[-1], l2_bytes=1 << 20), replace(small, clock=None)):
+        assert winograd.seconds_between_layers(problem, 3e-5, reading, keeps) == pytest.approx(7e-5)

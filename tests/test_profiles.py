@@ -52,6 +52,15 @@ def test_the_nearest_is_taken_where_nothing_was_measured(width, vendor, family, 
     )
 
 
+def test_parts_of_lines_are_waited_for_where_l2_gives_half_of_one_in_a_cycle(monkeypatch):
+    waits = {}
+    for name in ("avx512", "avx512_zen4", "avx512_intel", "avx2"):
+        monkeypatch.setenv(profiles.VARIABLE, name)
+        waits[name] = profiles.chosen(2).line_waits
+    assert 0 <= waits.pop("avx512") < 0.2
+    assert set(waits.values()) == {1.0}  # of the last one nobody measured the clock
+
+
 def test_none_is_taken_where_none_is_named(monkeypatch):
     monkeypatch.delenv(profiles.VARIABLE, raising=False)
     assert profiles.chosen(2) is None

@@ -10,9 +10,10 @@ from helpers import check, check_output_step_on_images_apart, example
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
+from convalgos.core import profiles
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.profiles import nominal
-from convalgos.cpu.gemm import strassen_cut
+from convalgos.cpu.gemm import packed_blocking, strassen_cut
 from convalgos.cpu.gemm.strassen_plan import StrassenPlan
 from convalgos.cpu.gemm.strassen_scheme import SUM_ALONE, place_count, steps_of_parts
 from convalgos.cpu.gemm.strassen_tiles import all_operands, filter_operands, pixel_operands
@@ -151,3 +152,22 @@ def test_plans_for_other_sizes_of_the_maps(side, layout):
         assert known.on_maps(ConvProblem.parse(f"{sizes} {text}")) is None
     small = ConvProblem.parse(f"n1 h1 w1 {text}")
     assert Strassen(side).why_not_on_maps(small) == Strassen(side).why_not(small) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("avx512_zen4", 0), ("avx2", 0), ("avx512_intel", 1), ("avx512", None)]
+)
+def test_cycles_go_by_what_lines_from_the_caches_cost(name, found, monkeypatch):
+    monkeypatch.setenv(profiles.VARIABLE, name)
+    figures = profiles.chosen(1)
+    monkeypatch.setattr(profiles, "nominal", lambda threads: figures)
+    for known in (packed_blocking.lines_wait, strassen_cut._cycles):
+        known.cache_clear()
+    cycles = strassen_cut._cycles()
+    for known in (packed_blocking.lines_wait, strassen_cut._cycles):
+        known.cache_clear()
+    least, most = ({k: v[i] for k, v in strassen_cut.CYCLES.items()} for i in range(2))
+    if found is None:
+        assert least["packed"] < cycles["packed"] < most["packed"] / 2
+    else:
+        assert cycles == pytest.approx((least, most)[found])

@@ -253,3 +253,12 @@ def test_threads_share_a_box_only_where_they_share_its_filter():
     assert search.best(dense).team  # the filter is read once
     small = winograd.one_box(ConvProblem.parse("c48 h56 w56 k48 r3 s3 p1"), 4, 3, threads)
     assert not search.best(small).team  # no thread waits for tiles that another one writes
+
+
+def test_channels_that_are_not_there_are_not_read():
+    few, full = (ConvProblem.parse(f"n1 c{c} h64 w64 k64 r3 s3 p1") for c in (3, 16))
+    lanes = simd.lanes(4)
+    read = [winograd.one_box(p, 4, 3, 1).transform_bytes for p in (few, full)]
+    tile, pixels = 6 * 6, 64 * 64 / 16**2  # points, and pixels under a tile, with a border
+    assert winograd.one_box(few, 4, 3, 1).filled == pytest.approx(3 / lanes)
+    assert read[1] - read[0] > (1 - 3 / lanes) * (tile + pixels) * lanes * 4

@@ -20,7 +20,7 @@ from convalgos.core.errors import Unsupported, missing
 from convalgos.core.filter_patterns import examples, left_out_of, pattern_of
 from convalgos.core.integer_plan import EmptyIntegerPlan, IntegerPlan, RereadIntegerPlan
 from convalgos.core.layouts import PLAIN, blocked_layout
-from convalgos.core.machine import vector_bytes
+from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.plan import NOT_CHOSEN, Choice, Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.core.wrapped_plans import CastPlan, EmptyPlan, RereadPlan
@@ -213,15 +213,20 @@ class Algorithm(ABC):
         """Of the prepared filter."""
         return problem.w_bytes
 
-    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
+    def seconds_between_layers(
+        self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
+    ) -> float:
         """Of a run whose x another layer wrote, and which finds no filters in the caches of the cores.
 
         Args:
-            problem: of the layer.
-            seconds: of a run behind runs of the same layer.
+            seconds: of a run of the layer behind runs of the same layer.
             reading: the filters that those caches hold then, once.
         """
-        return seconds + self.filter_waits * reading
+        exposed = self.filter_waits * reading
+        # sums hide what L2 keeps in no run, and is fetched ahead, where it takes whole lines: Zen 5
+        fetched = 1 - min(1.0, machine.threads * machine.l2_bytes / max(1, self.filter_bytes(problem)))
+        hidden = seconds + exposed - math.hypot(seconds, exposed)
+        return seconds + exposed - (1 - machine.line_waits) * fetched * hidden
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """Scratch that one run of the plan holds, beside x, y and the prepared filter."""

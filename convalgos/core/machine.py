@@ -41,6 +41,7 @@ LIMITS: dict[str, tuple[Any, Any]] = {  # of what a file may say; far beyond any
     "passes": (1, 1 << 16),
 }
 NOMINAL_SHORT = {"int8": 4.0, "bfloat16": 1.0}  # over float32, where nobody measured
+LINE = 64  # bytes, of a cache
 NOMINAL_L2 = 1.8  # times the bytes a second from the last cache; Xeon (Granite Rapids)
 LONGEST_NAME = 1000  # characters
 NOMINAL = "nominal"  # begins the source of figures that nobody measured
@@ -153,6 +154,14 @@ class Machine:
         A copy may pass it: some memory is read and written at once.
         """
         return self.read_bandwidth or self.bandwidth
+
+    @property
+    def line_waits(self) -> float:
+        """How much of what parts of lines cost is waited for: nothing where L2 gives a line in a cycle of the
+        clock, as on Zen 5, and all of it where it gives half of one, as on Zen 4, or nobody measured."""
+        if self.clock is None or self.l2_bandwidth is None:
+            return 1.0
+        return min(1.0, max(0.0, 2 * (1 - self.l2_bandwidth / (self.cycles * LINE))))
 
 
 _assumed: Machine | None = None

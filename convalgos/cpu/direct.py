@@ -59,7 +59,7 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 ONE_BLOCK = 16  # outputs, which are not cut
 # Calibrated on Zen 5 with AVX-512.
 TABLED = 1.08  # times the sums of `panels`, where pixels are found through a table; convbench, on a Xeon too
-STRIDED = 1.3  # and of a 1x1 layer with a stride, which takes a part of each line of x
+STRIDED = 0.3  # longer by this is a 1x1 layer with a stride, which takes a part of each line of x, and waits
 ASKED_FOR = 0.4  # of what is shown, of neighbours whose lines are asked for; Xeon (Granite Rapids)
 SHOWN = 0.5  # of the time in which x and y are moved, which the sums do not hide
 
@@ -229,7 +229,9 @@ class TabledBlocks:
             balance = cut.busiest(machine.threads) * machine.threads / (p.gemm_m * p.groups)
         else:
             balance = -(-tasks // machine.threads) * machine.threads / tasks
-        slower = TABLED * panels.crowding(p) * (STRIDED if p.is_pointwise and p.stride[2] > 1 else 1.0)
+        slower = TABLED * panels.crowding(p)
+        if p.is_pointwise and p.stride[2] > 1:
+            slower *= 1 + STRIDED * machine.line_waits
         sums = balance * panels.product_seconds(p, machine) * slower
         if p.gemm_m > ONE_BLOCK:
             sums = math.hypot(sums, block_filter_seconds(p, math.prod(cut.blocks), cut.filter_parts, machine))
@@ -313,10 +315,12 @@ class Direct(SingleThreaded, Algorithm):
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         return direct_form(problem).least(problem, machine)
 
-    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
+    def seconds_between_layers(
+        self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
+    ) -> float:
         if gemv.is_gemv(problem):
             return seconds + reading  # no sums to hide it
-        return super().seconds_between_layers(problem, seconds, reading)
+        return super().seconds_between_layers(problem, seconds, reading, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return direct_form(problem).scratch_bytes(problem)

@@ -32,10 +32,9 @@ from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.gemm import dealt_panels, panel_packing, panels
 from convalgos.cpu.gemm.all_products import LEAST_SUMS, AllProducts, sums_seconds
-from convalgos.cpu.gemm.lowered_plan import PIECE_PIXELS, piece_bytes
+from convalgos.cpu.gemm.lowered_plan import PIECE_PIXELS, piece_bytes, piece_seconds
 from convalgos.cpu.layout.strides import map_strides
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.filter_reads import block_filter_seconds
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import KernelPlan, arguments
 from convalgos.cpu.runtime.threads import plan_threads
@@ -219,11 +218,7 @@ class Indirect(AllProducts):
         return math.inf if problem.layout != "channels_last" else sums_seconds(problem, machine, LEAST_SUMS)
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        p = problem
-        looked_up = TAP / p.w_shape[1] * panels.product_seconds(p, machine)
-        pieces = p.N * -(-math.prod(p.spatial_out) // PIECE_PIXELS)
-        filters = block_filter_seconds(p, pieces, machine.threads, machine)
-        return sums_seconds(p, machine, LEAST_SUMS) + looked_up + filters
+        return piece_seconds(problem, machine, LEAST_SUMS + TAP / problem.w_shape[1])
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * piece_bytes(problem.as_3d, PIECE_PIXELS)

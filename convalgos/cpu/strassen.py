@@ -31,6 +31,7 @@ OF_BLOCKS = 0.92  # of the time, in blocks of channels: all that serves these is
 # Seconds a call beyond its sums, as one layer of many whose maps another core holds: layers of 100 us lose
 # more in MobileNetV2 and EfficientNet-B0 (0.93 to 1.01 of direct sums, Zen 4) than they gain alone.
 AMONG_LAYERS = 5e-6
+BETWEEN = 0.06  # longer by this behind other layers, where L2 takes whole lines: ResNeXt-50 on Zen 5
 GROWTH = math.sqrt(7)  # of errors by a level, see `error_bound`
 
 
@@ -90,6 +91,12 @@ class Strassen(Algorithm):
             return 0
         cut = strassen_cut(problem, self.side)[1]
         return cut.panels * cut.passes * cut.pass_bytes
+
+    def seconds_between_layers(
+        self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
+    ) -> float:
+        longer = 1 + BETWEEN * (1 - machine.line_waits)
+        return super().seconds_between_layers(problem, longer * seconds, reading, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

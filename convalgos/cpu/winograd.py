@@ -198,10 +198,12 @@ class Winograd(ReadsBorders, BoxAlgorithm):
         summed = split_roundings(cut.taps) if self.split == "bf16x3" else cut.taps
         return error_of_tiles(problem, problem.eps, growth, summed)
 
-    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
+    def seconds_between_layers(
+        self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
+    ) -> float:
         longer = (SPLIT_BETWEEN if self.split else 1.0) * (LARGE_BETWEEN if self.m >= LARGE else 1.0)
         return super().seconds_between_layers(
-            problem, longer * seconds, reading * (SPLIT_WAITS if self.split else 1.0)
+            problem, longer * seconds, reading * (SPLIT_WAITS if self.split else 1.0), machine
         )
 
     def plan(self, problem: ConvProblem) -> Plan:

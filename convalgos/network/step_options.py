@@ -237,7 +237,7 @@ class StepOptions:
         algorithm = candidate.algorithm
         nbytes = algorithm.filter_bytes(candidate.computed)
         reading = rereading_seconds(nbytes, PREPARED * self._filter_bytes, self._machine)
-        return algorithm.seconds_between_layers(candidate.computed, seconds, reading)
+        return algorithm.seconds_between_layers(candidate.computed, seconds, reading, self._machine)
 
     @cached_property
     def _filter_bytes(self) -> int:

@@ -135,8 +135,10 @@ class BackwardData(ByForward):
             return 0
         return sum(count * self.inner.filter_bytes(f) for f, count in self.kinds(problem))
 
-    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
-        return self.inner.seconds_between_layers(problem, seconds, reading)
+    def seconds_between_layers(
+        self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
+    ) -> float:
+        return self.inner.seconds_between_layers(problem, seconds, reading, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

@@ -83,13 +83,20 @@ def lowered_bytes(cut: Lowering, piece: int = PIECE_PIXELS) -> int:
     return cut.scratch_bytes + plan_threads() * piece_bytes(cut.problem, piece)
 
 
+def piece_seconds(problem: ConvProblem, machine: Machine, slower: float) -> float:
+    """`sums_seconds` where threads share the panels of filters of pieces of pixels, and read all filters."""
+    p = problem
+    pieces = p.N * -(-math.prod(p.spatial_out) // PIECE_PIXELS)
+    items = pieces * p.groups * dealt_panels.panel_tile(p.gemm_n, p.itemsize)[1]
+    busiest = -(-items // machine.threads) * machine.threads / items  # times an even share
+    filters = block_filter_seconds(p, pieces, machine.threads, machine)
+    return sums_seconds(p, machine, busiest * slower) + filters
+
+
 def lowered_seconds(cut: Lowering, machine: Machine) -> float:
     """Predicted time of a run."""
-    p = cut.problem
-    pieces = p.N * -(-math.prod(p.spatial_out) // PIECE_PIXELS)
     launches = len(cut.passes) * (1 if cut.in_place else 2)
-    filters = block_filter_seconds(p, pieces, machine.threads, machine)
-    return sums_seconds(p, machine, SUMS) + (launches - 1) * machine.launch + cut.seconds(machine) + filters
+    return piece_seconds(cut.problem, machine, SUMS) + (launches - 1) * machine.launch + cut.seconds(machine)
 
 
 class LoweredPlan(KernelPlan):

@@ -62,8 +62,10 @@ class SplitSums(SingleThreaded, Algorithm):
     def filter_bytes(self, problem: ConvProblem) -> int:
         return self.form.filter_bytes(problem.as_3d)
 
-    def seconds_between_layers(self, problem: ConvProblem, seconds: float, reading: float) -> float:
-        return super().seconds_between_layers(problem, BETWEEN_LAYERS * seconds, reading)
+    def seconds_between_layers(
+        self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
+    ) -> float:
+        return super().seconds_between_layers(problem, BETWEEN_LAYERS * seconds, reading, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return plan_threads() * self._cut(problem).scratch_bytes

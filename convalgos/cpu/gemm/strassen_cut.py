@@ -17,7 +17,7 @@ from convalgos.core.allocator import whole_lines
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import strassen_scheme
+from convalgos.cpu.gemm import packed_blocking, strassen_scheme
 from convalgos.cpu.gemm.blocked_cut import BLOCKED_TILES, row_view
 from convalgos.cpu.gemm.strassen_scheme import SUM_ALONE
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -29,7 +29,8 @@ LEAST_ROWS = 8  # of a tile: smaller ones read too many filters
 MOST_ROWS = 14  # of a tile; Zen 4, with one vector of filters, where 28 were slower
 FAR = 0.25  # of the last cache: where x and y take more, x comes from memory; and where filters do, these
 # Cycles of a thread, two products of vectors in each, of layers of convbench: on Zen 4, whose products of 64
-# bytes take both of its units, and on a Xeon (AVX-512 and AMX), whose products hide little of the rest. For
+# bytes take both of its units, and on a Xeon (AVX-512 and AMX), whose products hide little of the rest. In
+# between they go by what lines outside of the first cache cost: a fifth of the way on Zen 5. For
 CYCLES = {
     "product": (0.519, 0.5),  # a product of vectors,
     "step": (19.5, 142.0),  # a tile of an operand to begin and end,
@@ -43,6 +44,7 @@ CYCLES = {
     "far filter": (0.014, 0.0),  # beyond that of those from memory,
     "spilled": (0.0118, 0.059),  # and of what does not fit L2, again for each panel
 }
+LEAST_WAIT = 0.19  # `packed_blocking.lines_wait` of a Zen 4
 ALIKE = 2.0  # times as many outputs, up to which maps are cut into blocks of about the same size
 OF_LAYER = ("lanes", "products", "panels", "passes", "depth", "section", "pass_bytes")  # maps of all sizes
 
@@ -171,8 +173,8 @@ class StrassenCut:
 def _cycles() -> dict[str, float]:
     """Those of `CYCLES` for this machine; of narrower vectors, of which as many come from the caches in a
     cycle as on Zen 4, the first."""
-    column = int(vector_bytes() == 64 and not profiles.units_are_narrow())
-    return {name: found[column] for name, found in CYCLES.items()}
+    waiting = max(0.0, packed_blocking.lines_wait() - LEAST_WAIT) / (1 - LEAST_WAIT)
+    return {name: least + waiting * (most - least) for name, (least, most) in CYCLES.items()}
 
 
 def takes_stride(problem: ConvProblem) -> bool:

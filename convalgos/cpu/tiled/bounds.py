@@ -27,7 +27,7 @@ def least_of_tiles(kind: type[BoxSchedule], problem: ConvProblem, machine: Machi
     inputs, outputs = -(-p.w_shape[1] // lanes) * lanes, -(-p.gemm_n // lanes) * lanes
     depth_taps = taps_met(p, 0) / max(1, p.spatial_out[0]) if p.ndim == 3 else 1
     products = kind.least_flops * depth_taps * p.w_shape[1] * outputs / peak
-    vectors = (2 * inputs + 2 * outputs) * p.itemsize / machine.vector_bytes
+    vectors = (inputs + p.w_shape[1] + 2 * outputs) * p.itemsize / machine.vector_bytes
     moved = vectors / (kind.transform_cycles(machine) * kind.transform_speed)
     outer = kind.shown * machine.stream(p.x_bytes + 2 * p.y_bytes)
     return CALL + machine.launch + p.gemm_m * p.groups * (products + moved) + outer
@@ -57,11 +57,11 @@ class Bounds:
         self._stacks = whole.stacks
         self._blocks = whole.channel_blocks * whole.phases + whole.filter_blocks
         written = whole.filter_blocks * whole.lanes * whole.size  # bytes of one value of all filters
-        self._point = 2 * whole.v_row * whole.size + written * whole.parts
-        self._output = whole.output_moves * written
+        self._point = (1 + whole.filled) * whole.v_row * whole.size + written * whole.parts
+        self._output: float = whole.output_moves * written
         if rows.taps > 1 and columns.taps > 1:  # else steps of a stride may be left out
             pixels = whole.pixel_moves * whole.channel_blocks * rows.stride * columns.stride
-            self._output += pixels * whole.lanes * whole.size
+            self._output += whole.filled * pixels * whole.lanes * whole.size
         self._near, self._far = whole.byte_seconds(machine)
         self._filter = p.groups * whole.point_bytes
         self._product = whole.point_flops / whole.product_speed(machine.pace) / whole.peak(machine)

@@ -36,7 +36,7 @@ ENOUGH = 10  # registers of sums that keep the arithmetic units busy
 TRANSFORM = 0.36  # vectors moved by transforms, in L2, in a cycle; Zen 4 and a Xeon (Granite Rapids), too
 MISSING = 0.007  # of them that come from the last cache, for each point; convbench, Xeon (Granite Rapids)
 HIDDEN = 2.36  # cycles meanwhile that hide a vector from there: all of them on Zen 5
-STRIDED = 1.5  # times as long where steps of a stride are gathered; convbench, Xeon (Granite Rapids)
+STRIDED = 0.5  # longer by this where steps of a stride are gathered, and wait; Xeon (Granite Rapids)
 SHARED_TAPS = 128  # of a pass over a panel in a team; Xeon (Granite Rapids)
 CROSSING = 2.5  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
@@ -190,13 +190,21 @@ class BoxSchedule(BoxSizes):
         """How often an output is written or read behind its transform."""
         return 1 if self.problem.y_layout in BLOCKS else 3
 
+    @property
+    def filled(self) -> float:
+        """The part of the lanes of blocks of channels that hold channels."""
+        return self.problem.w_shape[1] / (self.channel_blocks * self.lanes)
+
     @cached_attribute
     def transform_bytes(self) -> float:
-        """What is read and written in the caches to transform a tile there and back."""
+        """What is read and written in the caches to transform a tile there and back.
+
+        Whole vectors are written; of pixels, and by products, the channels that there are are read.
+        """
         region = self.rows.span(self.strip) * self.columns.span(self.box[3])
         pixels = region / (self.strip * self.box[3] * self.row_tiles)  # under each tile
         values, outputs = self.points * self.parts, self.rows.outputs * self.columns.outputs
-        reads = self.pixel_moves * pixels + 2 * values * self.phases
+        reads = self.filled * self.pixel_moves * pixels + (1 + self.filled) * values * self.phases
         reads *= self.slots / self.box[1] * self.channel_blocks
         writes = self.filter_blocks * (values + self.output_moves * outputs)
         return (reads + writes) * self.lanes * self.size
@@ -258,7 +266,8 @@ class BoxSchedule(BoxSizes):
 
     def byte_seconds(self, machine: Machine) -> tuple[float, float]:
         """Seconds in which transforms move a byte, and wait for one that comes from the last cache."""
-        strided = STRIDED if max(self.rows.stride, self.columns.stride) > 1 else 1.0
+        gathers = max(self.rows.stride, self.columns.stride) > 1
+        strided = 1 + STRIDED * machine.line_waits if gathers else 1.0
         near = 1 / (self.transform_cycles(machine) * machine.vector_bytes)
         waited = max(0.0, 1 / machine.cache_bandwidth - HIDDEN * near)
         return strided * near / self.transform_speed, strided * waited
