@@ -47,6 +47,8 @@ def test_filters_come_as_fast_as_memory_is_only_read() -> None:
     """A copy, which is read and written at once, may be faster."""
     machine = replace(MACHINE, bandwidth=4e10, read_bandwidth=1.5e10)
     assert rereading_seconds(1 << 20, 2.0 * L3, machine) == pytest.approx((1 << 20) / 15e9)
+
+
 def test_sums_hide_filters_that_outgrow_l2_where_it_gives_whole_lines() -> None:
     problem, winograd = ConvProblem.parse("n1 c64 h14 w14 k64 r3 s3 p1"), Winograd(4)
     reading = 4e-5 / winograd.filter_waits

@@ -333,12 +333,24 @@ def test_blocks_of_channels(reduction):
         PoolProblem.of((1, 16, 4, 4), 2, layout=own, y_layout="channels_last")
 
 
+@pytest.mark.parametrize("dtype", DTYPES["max"])
+def test_maxima_in_blocks_of_rows_of_any_length(dtype):
+    """Windows that share columns, and others: inside are none, fewer than are reduced at a time, and more."""
+    own = blocked_layout(vector_bytes() // 4)
+    for width, (stride, padding, dilation) in itertools.product(
+        (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 19), ((1, 1, 1), (1, 0, 1), (2, 1, 1), (1, 2, 2))
+    ):
+        if width + 2 * padding > 2 * dilation:
+            windows = {"stride": stride, "padding": padding, "dilation": dilation}
+            check_blocks(PoolProblem.of((1, 21, 7, width), 3, **windows, layout=own, dtype=dtype))
+
+
 def check_blocks(p):
     """A plan in blocks, on memory of which the lanes beyond C hold NaN."""
     x = drawn(p.x_shape, p.dtype)
     want, _ = by_definition(x, p)
     given = np.ascontiguousarray(layouts.laid(x, p.layout))
-    given[layouts.laid(np.ones(x.shape), p.layout) == 0] = np.nan
+    given[layouts.laid(np.ones(x.shape), p.layout) == 0] = 99 if p.itemsize == 1 else np.nan
     shape = p.array_shapes[1]
     around = np.full(np.prod(shape) + 64, 77, x.dtype)
     y = around[32:-32].reshape(shape)

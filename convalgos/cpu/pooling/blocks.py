@@ -1,11 +1,15 @@
 """Pooling in blocked layouts, whose pixels are vectors of channels: windows of some outputs at a time.
 
 Of windows that lie inside, each element is loaded where it lies and reduced in registers; those at the
-borders are reduced one by one. A window that covers a whole map is one run of pixels. Where windows of many
-rows overlap, these rows are reduced to one first, in scratch.
+borders are reduced one by one. Maxima of windows of three columns, one apart, share those of the columns. A
+window that covers a whole map is one run of pixels. Where windows of many rows overlap, these rows are
+reduced to one first, in scratch.
 """
 
 from __future__ import annotations
+
+from functools import reduce as reduce_values
+from typing import Any
 
 from convalgos.cpu.pooling.drivers import POOL_FIELDS, ROW
 from convalgos.cpu.pooling.elements import FLOAT, MEAN, PoolElements
@@ -17,6 +21,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 TOGETHER = 4  # outputs that are reduced at a time,
 RUN = 8  # and parts of a run of pixels
+SHARED = 3  # columns of windows, one apart, whose maxima have a kernel of their own
 # Of a row of outputs: windows that have all their taps are those from `inner` up to `inner_end`; steps in
 # elements, between taps and between outputs.
 WINDOWS = fields(
@@ -24,11 +29,26 @@ WINDOWS = fields(
 )
 
 
+def reduce_shared(of: PoolElements, w: Any, begin: Value, y: Value, slices: Value, rows: Value) -> None:
+    """TOGETHER windows of which w tells: first the columns under them, then those of each."""
+    v = of.v
+    columns = [v.register(of.identity()) for _ in range(TOGETHER + SHARED - 1)]
+    with v.loop(slices) as t, v.loop(rows) as r:
+        at = of.maps.at(begin, v.iadd(v.imul(t, w.slice_step), v.imul(r, w.row_step)))
+        for i, column in enumerate(columns):
+            at = of.maps.step(at, w.x_pixel if i else 0)
+            column.set(of.reduced(column.value, of.load(at)))
+    for i in range(TOGETHER):
+        value = reduce_values(of.reduced, [column.value for column in columns[i : i + SHARED]])
+        of.store(value, y, v.imul(w.y_pixel, i))
+
+
 @simd.emitter
 def reduce_windows(
     v: Vec,
     FORM: int,
     REDUCTION: int,
+    SHARES: int,
     x: Value,
     y: Value,
     slices: Value,
@@ -39,6 +59,7 @@ def reduce_windows(
     """A row of outputs of a vector of channels.
 
     Args:
+        SHARES: whether they are maxima of windows of so many columns as `SHARED` tells of, one apart.
         x: of the first element of row and slice; there are so many `rows` and `slices` of them.
         row: address of `WINDOWS`.
         count: of a mean, address of what all of this row count.
@@ -70,11 +91,17 @@ def reduce_windows(
         column = v.record(v.iadd(w.windows, v.imul(q, COLUMN.itemsize)), COLUMN)
         return column.first, column.taps
 
-    many = v.idiv(v.isub(w.inner_end, w.inner), TOGETHER)
-    done = v.iadd(w.inner, v.imul(many, TOGETHER))
-    with v.loop(many) as n:
-        q = v.iadd(w.inner, v.imul(n, TOGETHER))
-        reduce(q, TOGETHER, window(q)[0], w.taps)
+    inside = v.isub(w.inner_end, w.inner)
+    enough = v.b.icmp_signed(">=", inside, v.integer(TOGETHER))
+    many = v.b.select(enough, v.idiv(v.iadd(inside, TOGETHER - 1), TOGETHER), v.integer(0))
+    done = v.b.select(enough, w.inner_end, w.inner)
+    with v.loop(many) as n:  # the last ones again, where they are no whole number of these
+        q = v.imin(v.iadd(w.inner, v.imul(n, TOGETHER)), v.isub(w.inner_end, TOGETHER))
+        if SHARES:
+            begin = of.maps.at(source, v.imul(window(q)[0], w.x_pixel))
+            reduce_shared(of, w, begin, of.maps.at(to, v.imul(q, w.y_pixel)), slices, rows)
+        else:
+            reduce(q, TOGETHER, window(q)[0], w.taps)
     with v.loop(v.iadd(w.inner, v.isub(w.outputs, done))) as n:
         q = v.b.select(v.b.icmp_signed("<", n, w.inner), n, v.iadd(n, v.isub(done, w.inner)))
         reduce(q, 1, *window(q))
@@ -112,7 +139,7 @@ def reduce_run(
 
 
 @jit.specialise
-def pool_blocks(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.Kernel:
+def pool_blocks(SIZE: int, LANES: int, FORM: int, REDUCTION: int, SHARES: int) -> jit.Kernel:
     """x and y (N, blocks, *spatial, channels of a block), which are whole vectors."""
 
     def pool_blocks(args: int, task: int) -> None:
@@ -147,8 +174,9 @@ def pool_blocks(SIZE: int, LANES: int, FORM: int, REDUCTION: int) -> jit.Kernel:
                             )  # fmt: skip
                             source, slices, reduced_rows = scratch, 1, 1
                         reduce_windows(
-                            SIZE, LANES, FORM, REDUCTION, source, y + (number * a.y_row + c) * a.stored,
-                            slices, reduced_rows, a.windows, a.row_counts + number * SIZE,
+                            SIZE, LANES, FORM, REDUCTION, SHARES, source,
+                            y + (number * a.y_row + c) * a.stored, slices, reduced_rows, a.windows,
+                            a.row_counts + number * SIZE,
                         )  # fmt: skip
             unit += last - first
 

@@ -16,7 +16,7 @@ from convalgos.core.layouts import BLOCKS
 from convalgos.core.plan import numpy_dtype
 from convalgos.core.pool_problem import PoolProblem, PoolWindows
 from convalgos.cpu.layout.channel_vectors import gather, place
-from convalgos.cpu.pooling.blocks import WINDOWS, pool_blocks
+from convalgos.cpu.pooling.blocks import SHARED, WINDOWS, pool_blocks
 from convalgos.cpu.pooling.drivers import (
     POOL_FIELDS,
     pool_channels_first,
@@ -232,7 +232,8 @@ def _in_blocks(problem: PoolProblem, kinds: tuple[int, int, int, int]) -> tuple[
         "rows": len(depth.first) * len(height.first), "row_table": rows_table(depth, height, row_elements),
         "y_row": len(width.first) * pixel, "windows": windows, "columns": columns, **counts,
     }  # fmt: skip
-    return values, pool_blocks(size, min(lanes, pixel), form, reduction)
+    shares = reduction == MAX and (width.kernel, width.stride, width.dilation) == (SHARED, 1, 1)
+    return values, pool_blocks(size, min(lanes, pixel), form, reduction, shares)
 
 
 def _in_rows(

@@ -160,15 +160,15 @@ def copy_part() -> jit.Kernel:
 
 
 @jit.specialise
-def read_part() -> jit.Kernel:
-    def read_part(args: int, task: int) -> None:
+def xor_part() -> jit.Kernel:
+    def xor_part(args: int, task: int) -> None:
         a = carray(pointer(args), 1, CALIBRATION_FIELDS)[0]
         words, bits = carray(pointer(a.x), a.bytes // 8, np.int64), 0
         for i in range(a.bytes // 8 * task // a.tasks, a.bytes // 8 * (task + 1) // a.tasks):
             bits ^= words[i]
         carray(pointer(a.y), a.tasks, np.int64)[task] = bits
 
-    return read_part
+    return xor_part
 
 
 @jit.specialise
@@ -244,7 +244,7 @@ def _of_all(rate: Callable[[int], float], threads: int) -> float:
 
 
 def _beyond_caches(moves: Moves, l3: int, threads: int) -> float:
-    """Bytes/s of what no cache holds, copied or read; of all threads or of one, as other programs may disturb.
+    """Bytes/s of a copy or reading of what no cache holds; of all threads or one, as others may disturb.
 
     The last cache may be that of a whole server, of which this machine is a part: pages of many times as
     much would take longer to get than to copy.
@@ -271,7 +271,7 @@ def _reads(nbytes: int) -> Callable[[int], float]:
 
     def rate(threads: int) -> float:
         y = aligned_zeros(threads, np.int64)
-        return nbytes / _best(_call(read_part(), threads, x=x, y=y, bytes=nbytes))
+        return nbytes / _best(_call(xor_part(), threads, x=x, y=y, bytes=nbytes))
 
     return rate
 

@@ -42,7 +42,9 @@ def pooling_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., objec
         for reduction in (MAX, MEAN) if dtype in DTYPES["mean"] else (MAX,):
             yield drivers.pool_channels_last, (*kinds, reduction)
             yield drivers.pool_planes, (*kinds, reduction)
-            yield blocks.pool_blocks, (size, min(simd.lanes(size), simd.lanes(4)), FORMS[dtype], reduction)
+            for shares in (False, True) if reduction == MAX else (False,):
+                lanes = min(simd.lanes(size), simd.lanes(4))
+                yield blocks.pool_blocks, (size, lanes, FORMS[dtype], reduction, shares)
             if FORMS[dtype] == FORMS["float32"]:
                 yield drivers.pool_in_pixels, (*kinds, reduction)
             for stride in strides:
