@@ -230,7 +230,8 @@ class _Seconds:
         """That maps of so many bytes take longer to be read and written than in the last cache."""
         m = self._machine
         missing = min(1.0, max(0.0, (nbytes / m.l3_bytes - KEPT) / (1 - KEPT)))
-        return nbytes * missing * max(0.0, 1 / m.filter_bandwidth - 1 / m.cache_bandwidth)
+        seconds: float = nbytes * missing * max(0.0, 1 / m.filter_bandwidth - 1 / m.cache_bandwidth)
+        return seconds
 
     def gained(self, of_all: int, of_part: int) -> float:
         """By the first steps of the plan, so many, which are so many in that of a part."""
