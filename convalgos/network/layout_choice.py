@@ -163,7 +163,7 @@ class LayoutProblem:
 
 def _cost(option: StepOption) -> float:
     """The seconds of an option; of those that are predicted alike, one that writes blocks costs less."""
-    return option.seconds * (1.0 if option.writes in BLOCKS else PLAIN_COSTS)
+    return (option.seconds + option.held) * (1.0 if option.writes in BLOCKS else PLAIN_COSTS)
 
 
 def _forbidding(fits: Sequence[Sequence[bool]]) -> np.ndarray:

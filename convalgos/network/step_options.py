@@ -89,6 +89,7 @@ class StepOption:
     writes: str
     seconds: float
     candidate: Candidate | None = None  # of a convolution
+    held: float = 0.0  # seconds that the memory of its filter is worth: layouts are chosen by it, too
 
     @property
     def error_bound(self) -> float:
@@ -198,7 +199,7 @@ class StepOptions:
         if best is None:
             return None
         seconds = self._seconds_of(best, pooling) + self._stream(*residual)
-        return StepOption((reads, *[writes] * len(residual)), writes, seconds, best)
+        return StepOption((reads, *[writes] * len(residual)), writes, seconds, best, self._held(best))
 
     def _pooling_behind(self, step: Step, layout: str) -> PoolProblem | None:
         """That of the output of a convolution in a layout, where nothing else reads it."""
@@ -216,13 +217,13 @@ class StepOptions:
             found = choose.close_candidates(problem, "cpu", limits, SLACK)
             if problem.layout != problem.y_layout or problem.layout not in PLAIN:
                 found = [c for c in found if c.algorithm.family != "cpu.reference"]
-            self._known[key] = min(found, key=lambda c: self._price_of(c, pooling), default=None)
+            prices = [self._seconds_of(c, pooling) + self._held(c) for c in found]
+            self._known[key] = found[prices.index(min(prices))] if found else None
         return self._known[key]
 
-    def _price_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
-        """Seconds of a run, and what the memory of the filter is worth."""
-        held = candidate.algorithm.filter_bytes(candidate.computed) / self._machine.filter_bandwidth
-        return self._seconds_of(candidate, pooling) + HELD * held
+    def _held(self, candidate: Candidate) -> float:
+        """What the memory of the filter is worth, in seconds."""
+        return HELD * candidate.algorithm.filter_bytes(candidate.computed) / self._machine.filter_bandwidth
 
     def _seconds_of(self, candidate: Candidate, pooling: PoolProblem | None) -> float:
         """Of a run, with the filter not in the caches: the others of the network were read since.
