@@ -65,15 +65,9 @@ LAID_OUT = ("float32", *INTEGERS)  # types of maps that have other layouts
 NORMS = LayerNormalization | GroupNormalization | LocalResponseNormalization | Softmax
 MOVED = Upsampling | Resizing | Concatenation | ChannelSelection | PixelMove
 STREAMED = (
-    ArrayFunction
-    | Elementwise
-    | ElementFunction
-    | Upsampling
-    | Rearrangement
-    | NORMS
-    | BYTEWISE
-    | QuantizedMean
-)
+    ArrayFunction | Elementwise | ElementFunction | Upsampling | Rearrangement
+    | NORMS | BYTEWISE | QuantizedMean
+)  # fmt: skip
 SLACK = 1.5  # times the fastest by cost models, up to which what has the shorter filter may be faster
 HELD = 0.4  # of the seconds in which a filter comes from memory: what the memory that it takes is worth
 PREPARED = 1.7  # times the bytes of filters are those of prepared ones: transformed, or split into terms
