@@ -162,7 +162,7 @@ def test_scaled_layers_are_bound_again(images, activation, adds):
     assert np.array_equal(y, expected)
 
 
-def test_what_is_looked_at_late_explains_itself(shipped_figures):
+def test_what_is_looked_at_late_explains_itself(shipped_figures, wisdom):
     """A network on a new size: its plans tell their problems and why they were chosen when they are asked."""
     rng = np.random.default_rng(3)
     w = [rng.standard_normal(shape).astype("f4") for shape in ((64, 64, 1, 1), (64, 64, 1, 1))]

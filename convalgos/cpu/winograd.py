@@ -229,7 +229,6 @@ class Winograd(ReadsBorders, BoxAlgorithm):
 
 ALGORITHMS = (
     Winograd(2),
-    Winograd(3),  # small maps, whose filters take longer than their sums
     Winograd(4),
     Winograd(5),  # maps of 5, 10 and 14
     Winograd(6),

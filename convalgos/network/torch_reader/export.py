@@ -17,7 +17,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
-from convalgos.network.torch_reader.writes import check_arguments, check_writes, replace_writes, written_apart
+from convalgos.network.torch_reader.writes import (
+    check_arguments,
+    check_writes,
+    replace_detachments,
+    replace_writes,
+    written_apart,
+)
 
 ATEN = torch.ops.aten
 OF_TYPES = (  # what reads the type, and perhaps the shape, of a tensor alone
@@ -129,6 +135,7 @@ def export_module(
             if any(isinstance(leaf, torch.SymInt | torch.SymFloat) for leaf in flat.outputs.leaves):
                 raise ValueError("it returns sizes of its inputs")
             graph = program.module(check_guards=False)
+            replace_detachments(graph)
             if getattr(module, "writes_are_seen", False):
                 check_arguments(graph)
             _compute_constants(graph)
