@@ -57,6 +57,7 @@ def parts_of_two(monkeypatch):
 def test_answers_are_those_of_the_images_one_by_one(parts_of_two, monkeypatch):
     graph = NetworkGraph(("x",), ("y",), tuple(residual_steps()), {"x": NAMES})
     net, one = Network(graph), Network(graph)
+    cuts = 0
     for step in ("a", "c", "d", "p"):
         numbers = {s.step.output: i for i, s in enumerate(net.plan((6, 3, 20, 20)).planned.steps)}
         number = numbers.get(step)
@@ -65,10 +66,12 @@ def test_answers_are_those_of_the_images_one_by_one(parts_of_two, monkeypatch):
         monkeypatch.setattr(batch_parts._Seconds, "gained", lambda _, i, j, n=number + 1: -abs(i - n))
         plan = net.plan((6, 3, 20, 20))
         assert plan.parts is not None and plan.parts.between.startswith(step)
+        cuts += 1
         assert len(plan.parts.first.steps) + len(plan.parts.rest.steps) == len(plan.planned.steps)
         for x in (images(6), images(6)):
             y = net(x)
             np.testing.assert_allclose(y, np.concatenate([one(x[i : i + 1]) for i in range(6)]), 2e-5, 2e-5)
+    assert cuts > 1
 
 
 def test_a_whole_network_runs_in_parts_where_its_outputs_are_all_that_is_left(parts_of_two):
@@ -101,6 +104,28 @@ def test_steps_that_mix_images_run_for_all_of_them(parts_of_two, mixing):
     a = ca.conv(x, first.w, first.bias, padding=1, activation="relu")
     wanted = a.reshape(-1, 80, 20, 20) if isinstance(mixing, View) else a + mixing.constant
     np.testing.assert_allclose(plan.run([x])[0], wanted, 2e-5, 2e-5)
+
+
+def test_values_that_are_no_images_are_not_cut(parts_of_two):
+    """(4, 1) + (4,) is (4, 4): two images would give (2, 2)."""
+    outer = Elementwise("outer", ("x", "s"), "y", "add")
+    net = Network(NetworkGraph(("x", "s"), ("y",), (outer,), {"x": ("n", 1), "s": ("n",)}))
+    x, s = RNG.random((4, 1), "f4"), RNG.random(4, "f4")
+    np.testing.assert_array_equal(net(x, s), x + s)
+
+
+def test_a_batch_near_a_known_one_gets_parts_when_it_came_often(parts_of_two, tmp_path):
+    graph = NetworkGraph(("x",), ("y",), tuple(residual_steps()), {"x": NAMES})
+    net, x = Network(graph), images(6)
+    net(images(4))
+    y = net(x)
+    plan = net.plans()[-1]
+    assert plan.parts is None and net._plans.is_rough(((6, 3, 20, 20),))
+    net._refine(plan)
+    assert net.plans()[-1].parts is not None
+    np.testing.assert_allclose(net(x), y, 2e-5, 2e-5)
+    net.save(tmp_path / "net")
+    assert [p.parts is not None for p in Network.load(tmp_path / "net").plans()] == [True, True]
 
 
 def test_threads_run_in_memory_of_their_own(parts_of_two):

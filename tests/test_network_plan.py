@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from random_picks import picked_at_random
 
+import convalgos as ca
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.epilogue import RELU
 from convalgos.core.errors import Unsupported
@@ -23,6 +24,7 @@ from convalgos.network import step_options
 from convalgos.network.arena import ArenaArrays, least_arena_bytes, scratch_bytes, with_places
 from convalgos.network.choice import choose_layouts, layout_problem, plan_network, planned_by, worst_error
 from convalgos.network.graph import (
+    ChannelSelection,
     Concatenation,
     Convolution,
     Elementwise,
@@ -757,3 +759,34 @@ def test_no_step_leaves_threads_spinning_behind_it(monkeypatch):
     net = Network(NetworkGraph(("x",), ("y",), (Convolution("only", ("x",), "y", w, padding=1),)))
     (step,) = (s for s in net.plan((1, 24, 9, 9)).planned.steps if isinstance(s.step, Convolution))
     assert step.plan.algorithm in ("cpu.im2col.mkl", "cpu.im2col.own")
+
+
+def test_joined_convolutions_of_a_row_sum_the_taps_that_it_has():
+    """Of the 3 x 3 taps of a first layer a map of one row has one row."""
+    rng = np.random.default_rng(4)
+    w = [rng.standard_normal(s).astype("f4") for s in ((32, 3, 3, 3), (32, 1, 3, 3), (16, 32, 1, 1))]
+    steps = (
+        Convolution("stem", ("x",), "a", w[0], padding=1, activation=RELU),
+        Convolution("depthwise", ("a",), "b", w[1], padding=1, groups=32),
+        Convolution("last", ("b",), "y", w[2]),
+    )
+    net = Network(NetworkGraph(("x",), ("y",), steps, {"x": ("n", 3, "h", "w")}))
+    for shape in ((1, 3, 1, 16), (1, 3, 1, 40), (2, 3, 16, 1), (1, 3, 1, 1), (1, 3, 9, 9)):
+        x = rng.standard_normal(shape).astype("f4")
+        a = ca.conv(x, w[0], padding=1, activation="relu", algorithm="cpu.reference")
+        b = ca.conv(a, w[1], padding=1, groups=32, algorithm="cpu.reference")
+        expected = ca.conv(b, w[2], algorithm="cpu.reference")
+        assert np.abs(net(x) - expected).max() <= 1e-5 * np.abs(expected).max(), shape
+
+
+def test_a_value_twice_in_a_concatenation_that_an_output_shows():
+    x = np.random.default_rng(5).random((2, 3, 7, 9), "f4")
+    steps = (
+        ChannelSelection("turned", ("x",), "a", np.array([1, 0])),
+        Concatenation("both", ("a", "a"), "b"),
+        View("flat", ("b",), "y", (0, -1)),
+    )
+    net = Network(NetworkGraph(("x",), ("y",), steps, {"x": ("n", 3, "h", "w")}))
+    a = x[:, [1, 0]]
+    for n in (1, 2):
+        np.testing.assert_array_equal(net(x[:n]), np.concatenate([a, a], 1)[:n].reshape(n, -1))

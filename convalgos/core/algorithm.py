@@ -219,14 +219,17 @@ class Algorithm(ABC):
         """Of a run whose x another layer wrote, and which finds no filters in the caches of the cores.
 
         Args:
+            problem: the layer.
             seconds: of a run of the layer behind runs of the same layer.
             reading: the filters that those caches hold then, once.
+            machine: where it runs.
         """
         exposed = self.filter_waits * reading
-        # sums hide what L2 keeps in no run, and is fetched ahead, where it takes whole lines: Zen 5
-        fetched = 1 - min(1.0, machine.threads * machine.l2_bytes / max(1, self.filter_bytes(problem)))
+        # The share of the filters that L2 cannot keep from one run to the next: it is fetched ahead, beside
+        # the sums, in any run. These hide more of it where L2 takes whole lines, as on Zen 5.
+        beyond_l2 = 1 - min(1.0, machine.threads * machine.l2_bytes / max(1, self.filter_bytes(problem)))
         hidden = seconds + exposed - math.hypot(seconds, exposed)
-        return seconds + exposed - (1 - machine.line_waits) * fetched * hidden
+        return seconds + exposed - (1 - machine.line_waits) * beyond_l2 * hidden
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         """Scratch that one run of the plan holds, beside x, y and the prepared filter."""

@@ -87,7 +87,8 @@ class BatchParts(NamedTuple):
         return max(self.first.scratch_bytes, self.rest.scratch_bytes)
 
     def __str__(self) -> str:
-        return f"{count(len(self.first.steps), 'step')} for {self.images} of {self.batch} images at a time"
+        steps = count(len(self.first.steps), "step")
+        return f"{steps} for {self.images} of {self.batch} images at a time; told are those of all at once"
 
 
 def may_run_in_parts(planned: Planned, graph: NetworkGraph) -> bool:
@@ -122,11 +123,11 @@ def in_parts(planned: Planned, part: Planned, choice: LayoutChoice, graph: Netwo
         part: within the same limits, in layouts by `choice`.
     """
     batch, images = _batch(planned, graph), _batch(part, graph)
-    own = {between: (i, layout) for i, between, layout in _cuts(part, graph)}
+    own = {cut[1]: (cut[0], cut[2]) for cut in _cuts(part, graph) if _are_images(planned, part, cut[0])}
     seconds = _Seconds(planned, part, batch // images)
     gained: dict[tuple[int, int, str], float] = {}
     for i, between, layout in _cuts(planned, graph):
-        j, other = own.get(between, (0, ""))
+        j, other = own.get(between, (0, "none"))
         if other == layout:
             gained[i, j, between] = seconds.gained(i, j)
     best = max(gained, key=gained.__getitem__, default=None)
@@ -211,6 +212,13 @@ def _is_by_image(planned: Planned, planned_step: PlannedStep, images: int) -> bo
         return step.order[0] == 0
     constant = getattr(step, "constant", None)
     return constant is None or constant.ndim < len(shapes[0]) or constant.shape[0] == 1
+
+
+def _are_images(planned: Planned, part: Planned, steps: int) -> bool:
+    """Whether values of the first steps are the same for all images, but for how many these are."""
+    written = {name for planned_step in part.steps[:steps] for name in planned_step.step.outputs}
+    both = written & planned.shapes.keys()
+    return all(part.shapes[name][1:] == planned.shapes[name][1:] for name in both)
 
 
 class _Seconds:

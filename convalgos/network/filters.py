@@ -123,6 +123,9 @@ def _prepared(planned_step: PlannedStep, copies: Copies | None = None) -> Prepar
     own: Any = [as_prepared_from(w, copies) for w in read]
     if isinstance(step, Convolution):
         own = [reached_filter(w, planned_step.plan.problem) for w in own]
+    elif isinstance(step, JoinedConvolutions):
+        problems = planned_step.plan.block.problems
+        own = [reached_filter(w, problem) for w, problem in zip(own, problems, strict=True)]
     filters = own if isinstance(step, JoinedConvolutions) else own[0]
     scales = (step.quantization,) if isinstance(step, QuantizedConvolution) else ()
     prepared: PreparedFilter = planned_step.plan.prepare(filters, *scales)

@@ -119,7 +119,7 @@ class Network:
         Raises:
             Unsupported: a part of it is run by a library whose regions cannot be stored.
         """
-        own = [p for p in self.plans() if not p.choice.of_other_shapes or p.limits != PlanLimits()]
+        own = [p for p in self.plans() if not p.choice.of_other_shapes or p.parts or p.limits != PlanLimits()]
         store_network(self.graph, [p.record for p in own], file_path("path", path))
 
     @classmethod

@@ -31,7 +31,7 @@ class NetworkPlan:
     Args:
         filters: those of the graph that are prepared already.
         memories: what its runs compute in.
-        like: a plan of the same steps for other sizes.
+        like: a plan of the same steps for other sizes, without parts.
         own: all filters of its own, where these are known to be prepared.
         parts: in which the images of the batch run through its first steps, if any.
     """
@@ -55,14 +55,15 @@ class NetworkPlan:
         self.parts = parts
         known = list(filters)
         if own is None and parts is not None:
-            own = {**prepared_filters(parts.first, known), **prepared_filters(parts.rest, known)}
+            first = prepared_filters(parts.first, known)
+            own = {**first, **prepared_filters(parts.rest, [*known, first])}
         self.filters = prepared_filters(planned, known) if own is None else own
         self.runs = count(1)  # where the choice is a rough one,
         self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
         self._memories = memories or MemoryPool()
         self._executor: Executor | PartedRun
         if parts is None:
-            as_of = None if like is None or like.parts is not None else like._executor
+            as_of = None if like is None else like._executor
             assert not isinstance(as_of, PartedRun)
             self._executor = Executor(graph, planned, self.filters, self._memories, as_of)
         else:

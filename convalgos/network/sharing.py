@@ -93,10 +93,11 @@ class _Sharing:
     def _slice(self, planned_step: PlannedStep) -> None:
         """Let the inputs of a concatenation lie in its output, where its layout and their steps allow it."""
         whole, layout = planned_step.step.output, planned_step.writes
-        if whole in self._outside:
+        inputs = planned_step.step.inputs
+        if whole in self._outside or len({*inputs}) < len(inputs):  # a value lies at one place
             return
         channels = 0
-        for name in planned_step.step.inputs:
+        for name in inputs:
             if self._may_lie_in(name, layout, channels):
                 self._slices[name] = whole, channels
             channels += self._planned.shapes[name][1]

@@ -138,7 +138,9 @@ class BackwardData(ByForward):
     def seconds_between_layers(
         self, problem: ConvProblem, seconds: float, reading: float, machine: Machine
     ) -> float:
-        return self.inner.seconds_between_layers(problem, seconds, reading, machine)
+        kinds = [] if problem.is_empty else self.kinds(problem)
+        forward = kinds[0][0] if kinds else problem
+        return self.inner.seconds_between_layers(forward, seconds, reading, machine)
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

@@ -83,8 +83,8 @@ def sums_of_rows(
     rank, taken = len(chosen), up.firsts[:, None] + np.arange(up.weights.shape[1])
     back = np.einsum("it,itr->ir", up.weights, by_chosen[taken])  # (size, rank)
     firsts = np.zeros(size, np.int64)
-    if size < 2 * rank:
-        return RowSums(firsts, once.sources, back @ once.weights[chosen]), ()
+    if size < 2 * rank:  # one product for all, and exactly
+        return RowSums(firsts, once.sources, np.einsum("it,itr->ir", up.weights, once.weights[taken])), ()
     if 2 * rank * size > products:
         return down, after
     ranked = RowSums(firsts[:rank], once.sources, once.weights[chosen])
@@ -97,12 +97,13 @@ def _fewest_rows(matrix: np.ndarray) -> tuple[list[int], np.ndarray]:
     Rows that each sum up to 1, such as means, are sums by weights that do so, too.
     """
     left, chosen = matrix.copy(), list[int]()  # what the chosen ones leave of each row
-    while np.abs(left).sum(1).max() > LOST:
+    while np.abs(left).sum(1).max() > LOST / 2:  # the other half is for sums that stay
         norms = np.einsum("ij,ij->i", left, left)
         chosen.append(int(norms.argmax()))
         direction = left[chosen[-1]] / math.sqrt(norms.max())
         left -= np.outer(left @ direction, direction)
-    return chosen, np.linalg.lstsq(matrix[chosen].T, matrix.T, rcond=None)[0].T
+    by, sums = np.linalg.lstsq(matrix[chosen].T, matrix.T, rcond=None)[0].T, matrix.sum(1)
+    return chosen, by + ((sums - by @ sums[chosen]) / sums[chosen].sum())[:, None]
 
 
 def _to_grid(boundary: str, size: int, step: float, places: np.ndarray) -> RowSums:

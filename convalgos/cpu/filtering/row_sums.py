@@ -293,15 +293,15 @@ def row_record(
 class RowPass:
     """y (outer, by.rows, inner) of x (outer, rows, inner), fixed to these sizes.
 
-    dtype: of the sums, a float one. fill: what stands for rows of x that are none. third: "weights", where
-    calls bring others than by's. of, into: short integers that x or y holds, where they are not of dtype.
+    dtype: of the sums, a float one. fill: what stands for rows of x that are none. of, into: short integers
+    that x or y holds, where they are not of dtype.
     """
 
     def __init__(
         self, outer: int, rows: int, inner: int, dtype: np.dtype, by: RowSums, fill: float, threads: int,
-        third: str = "", of: np.dtype | None = None, into: np.dtype | None = None,
+        of: np.dtype | None = None, into: np.dtype | None = None,
     ):  # fmt: skip
         made = row_record(outer, rows, inner, dtype, by, fill, threads, of, into)
         self.count, names = made.elements, ROW_SUM_FIELDS.names
         scratch_bytes = made.tasks * made.scratch_bytes
-        self.run = RecordLaunch(made.kernel, made.record, names, scratch_bytes, made.tasks, made.kept, third)
+        self.run = RecordLaunch(made.kernel, made.record, names, scratch_bytes, made.tasks, made.kept)

@@ -126,7 +126,8 @@ class ScaledPlan:
             scratch = aligned_empty(self.scratch_bytes, np.uint8)
         plan = self._scaling(scale.ctypes.data, image_step(scale), scratch.ctypes.data)
         run = plan.bind(x, w, y, bias, activation, residual, scratch)
-        settings = run.settings and ScaledSettings(run.settings, image_step(scale))
+        whole = scale.flags.c_contiguous  # as runs bound again have it
+        settings = ScaledSettings(run.settings, image_step(scale)) if run.settings and whole else None
         return BoundRun(run.call, run.launches, (*run.kept, scale, scratch), settings=settings)
 
     def bound_again(

@@ -42,21 +42,26 @@ def with_lists(proto: Any) -> Any:
     }
     if not others:
         return proto
+    taken = {*tensors, *(name for node in proto.graph.node for name in (*node.input, *node.output))}
+    lists = {name: _free_name(f"{name}/list", taken) for name in sorted(others)}
     found = type(proto)()
     found.CopyFrom(proto)
-    for name in sorted(others):
+    for name, as_list in lists.items():
         made = found.graph.initializer.add()
         made.CopyFrom(tensors[name])
-        made.name, made.dims[:] = _as_list(name), [math.prod(made.dims)]
+        made.name, made.dims[:] = as_list, [math.prod(made.dims)]
     for node in found.graph.node:
         for i, name in _lists_of(node):
             if name in others:
-                node.input[i] = _as_list(name)
+                node.input[i] = lists[name]
     return found
 
 
-def _as_list(name: str) -> str:
-    return f"{name}/list"
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "/list"
+    taken.add(name)
+    return name
 
 
 def _lists_of(node: Any) -> list[tuple[int, str]]:

@@ -140,6 +140,8 @@ def export_module(
                 check_arguments(graph)
             _compute_constants(graph)
             if not replace_writes(graph):
+                graph = program.module(check_guards=False)  # of which nothing was replaced
+                replace_detachments(graph)
                 check_arguments(graph)
                 check_writes(graph)
                 program = program.run_decompositions({})
