@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PATIENCE = 20.0  # seconds that a fork waits for all locks: most kernels compile in less
-PAUSE = 5e-4  # seconds in which a thread that waits for a lock wakes up and takes it
+PAUSE = 5e-4  # seconds in which a thread that waits for a lock wakes up and takes it,
+PAUSES = 0.05  # or all of these, where other programs have the cores
 
 Lock = TypeVar("Lock")
 
@@ -43,7 +44,8 @@ def let_forks_in() -> None:
 
     Who holds a lock for long, time after time, would take it again before the waiting thread is awake.
     """
-    if _waiting:
+    until = time.monotonic() + PAUSES
+    while _waiting and time.monotonic() < until:
         time.sleep(PAUSE)
 
 
