@@ -161,10 +161,10 @@ def test_cycles_go_by_what_lines_from_the_caches_cost(name, found, monkeypatch):
     monkeypatch.setenv(profiles.VARIABLE, name)
     figures = profiles.chosen(1)
     monkeypatch.setattr(profiles, "nominal", lambda threads: figures)
-    for known in (packed_blocking.lines_wait, strassen_cut._cycles):
+    for known in (packed_blocking.loss_to_lines, strassen_cut._cycles):
         known.cache_clear()
     cycles = strassen_cut._cycles()
-    for known in (packed_blocking.lines_wait, strassen_cut._cycles):
+    for known in (packed_blocking.loss_to_lines, strassen_cut._cycles):
         known.cache_clear()
     least, most = ({k: v[i] for k, v in strassen_cut.CYCLES.items()} for i in range(2))
     if found is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from convalgos.core.allocator import whole_lines
 from convalgos.core.errors import Unsupported
@@ -19,25 +19,21 @@ from convalgos.core.tabular import count
 from convalgos.cpu.runtime.filter_reads import beyond_l3_seconds
 from convalgos.network.arena import with_places
 from convalgos.network.choice import plan_network
+from convalgos.network.filters import filter_nbytes, has_filter
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import (
-    ChannelSelection,
-    Concatenation,
     Convolution,
     Elementwise,
     LayerNormalization,
     LocalResponseNormalization,
     NetworkGraph,
     Pooling,
-    Resizing,
     Transpose,
     TransposedConvolution,
-    Upsampling,
     View,
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.layout_choice import LayoutChoice
-from convalgos.network.pixel_moves import PixelMove
 from convalgos.network.planned import (
     JoinedConvolutions,
     LayoutChange,
@@ -47,13 +43,14 @@ from convalgos.network.planned import (
     ScaledConvolution,
 )
 from convalgos.network.sharing import value_bytes
+from convalgos.network.step_options import MOVED
 from convalgos.select import devices
 
 # Of steps that compute each image of their maps by itself.
 BY_IMAGE = (
-    ChannelSelection, Concatenation, Convolution, ElementFunction, Elementwise, GroupNormalization,
-    JoinedConvolutions, LayerNormalization, LayoutChange, LocalResponseNormalization, PixelMove, Pooling,
-    Resizing, ScaledConvolution, Transpose, TransposedConvolution, Upsampling, View,
+    Convolution | TransposedConvolution | JoinedConvolutions | ScaledConvolution | Pooling | Elementwise
+    | ElementFunction | LayerNormalization | GroupNormalization | LocalResponseNormalization | MOVED
+    | LayoutChange | Transpose | View
 )  # fmt: skip
 SHARE = 0.5  # of the last cache that the maps of a step may take in a part; Zen 5
 KEPT = 0.25  # of the last cache, which other programs use, too: maps of so much stay there in any case; Zen 5
@@ -93,7 +90,7 @@ class BatchParts(NamedTuple):
 
 def may_run_in_parts(planned: Planned, graph: NetworkGraph) -> bool:
     """Whether maps of a step leave the last cache, which those of fewer images do not."""
-    return 0 < _images_of_part(planned, graph) < _batch(planned, graph)
+    return _fewer_images(planned, graph) is not None
 
 
 def batch_parts_of(
@@ -105,9 +102,9 @@ def batch_parts_of(
         limits: of the plan.
         known: of other plans within these limits.
     """
-    if not may_run_in_parts(planned, graph) or limits.max_rel_error is not None:
+    images = _fewer_images(planned, graph)
+    if images is None or limits.max_rel_error is not None:
         return None
-    images = _images_of_part(planned, graph)
     shapes = {name: (images, *planned.shapes[name][1:]) for name in graph.inputs}
     try:
         part, choice = plan_network(graph, shapes, limits, [(of.planned, of.choice) for of in known])
@@ -123,12 +120,11 @@ def in_parts(planned: Planned, part: Planned, choice: LayoutChoice, graph: Netwo
         part: within the same limits, in layouts by `choice`.
     """
     batch, images = _batch(planned, graph), _batch(part, graph)
-    own = {cut[1]: (cut[0], cut[2]) for cut in _cuts(part, graph) if _are_images(planned, part, cut[0])}
+    own = {cut[1:]: cut[0] for cut in _cuts(part, graph) if _are_images(planned, part, cut[0])}
     seconds = _Seconds(planned, part, batch // images)
     gained: dict[tuple[int, int, str], float] = {}
     for i, between, layout in _cuts(planned, graph):
-        j, other = own.get(between, (0, "none"))
-        if other == layout:
+        if (j := own.get((between, layout))) is not None:
             gained[i, j, between] = seconds.gained(i, j)
     best = max(gained, key=gained.__getitem__, default=None)
     if best is None or gained[best] < GAIN * planned.seconds:
@@ -138,6 +134,12 @@ def in_parts(planned: Planned, part: Planned, choice: LayoutChoice, graph: Netwo
     first = _of_steps(part, part.steps[:j], graph.inputs, read or graph.outputs)
     rest = _of_steps(planned, planned.steps[i:], read, outputs)
     return BatchParts(batch, images, part, choice, first, rest, between)
+
+
+def _fewer_images(planned: Planned, graph: NetworkGraph) -> int | None:
+    """Those of a part; None where a part would be the whole batch."""
+    images = _images_of_part(planned, graph)
+    return images if 0 < images < _batch(planned, graph) else None
 
 
 def _images_of_part(planned: Planned, graph: NetworkGraph) -> int:
@@ -227,7 +229,8 @@ class _Seconds:
     def __init__(self, planned: Planned, part: Planned, parts: int):
         self._parts, self._machine = parts, devices.figures("cpu")
         self._of_all, self._of_part = self._sums(planned), self._sums(part)
-        self._filters = [0, *accumulate(map(_filter_bytes, part.steps))]  # bytes of the first steps
+        each = (filter_nbytes(s) if has_filter(s) else 0 for s in part.steps)
+        self._filters = [0, *accumulate(each)]  # bytes of the first steps
 
     def _sums(self, planned: Planned) -> list[float]:
         """Of the first steps of a plan, of so many."""
@@ -245,10 +248,3 @@ class _Seconds:
         """By the first steps of the plan, so many, which are so many in that of a part."""
         again: float = (self._parts - 1) * beyond_l3_seconds(self._filters[of_part], self._machine)
         return self._of_all[of_all] - self._parts * self._of_part[of_part] - again
-
-
-def _filter_bytes(planned_step: PlannedStep) -> int:
-    """Of the filters of a step, as the graph has them."""
-    step: Any = planned_step.step
-    parts = getattr(step, "parts", (getattr(step, "convolution", step),))
-    return sum(part.w.nbytes for part in parts if hasattr(part, "w"))

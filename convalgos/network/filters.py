@@ -64,7 +64,7 @@ def filters_of_like(planned: Planned, like: Planned, filters: Filters) -> Filter
     return filters
 
 
-def _nbytes(planned_step: PlannedStep) -> int:
+def filter_nbytes(planned_step: PlannedStep) -> int:
     """Of the filters of a step, as the graph has them."""
     step: Any = planned_step.step
     return sum(part.w.nbytes for part in getattr(step, "parts", (step,)))
@@ -89,11 +89,11 @@ def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[Ne
 
     if not missing:
         return found
-    huge = [wanted for wanted, planned_step in missing.items() if _nbytes(planned_step) >= HUGE]
+    huge = [wanted for wanted, planned_step in missing.items() if filter_nbytes(planned_step) >= HUGE]
     found |= {wanted: _prepared(missing.pop(wanted)) for wanted in huge}
     if huge:
         release_arrays()  # what they were prepared in
-    nbytes = {wanted: _nbytes(planned_step) for wanted, planned_step in missing.items()}
+    nbytes = {wanted: filter_nbytes(planned_step) for wanted, planned_step in missing.items()}
     missing = {wanted: missing[wanted] for wanted in _large_first(nbytes)}
     told = [_told(planned_step) for planned_step in missing.values()]
     room = sum(at_most(n or nbytes[wanted]) for wanted, n in zip(missing, told, strict=True))

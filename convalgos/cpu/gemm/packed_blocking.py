@@ -145,12 +145,12 @@ def cycles_in_place(cut: dealt_panels.DealtPanels, rows: int, parts: int, busies
         longer *= TORN
     if p.x_bytes > FAR_X * cache_sizes()[1]:
         longer *= DISTANT
-    sums = p.gemm_k / 2 * waits * (1 + (longer - 1) * lines_wait())
+    sums = p.gemm_k / 2 * waits * (1 + (longer - 1) * loss_to_lines())
     return busiest * vectors * (sums + OUTPUT)
 
 
 @cache
-def lines_wait() -> float:
+def loss_to_lines() -> float:
     """How much of what sums lose to lines outside of the first cache they lose on this machine.
 
     Lines come while the sums of others are made, which takes longer the slower the arithmetic is: a Zen 4,

@@ -44,7 +44,7 @@ CYCLES = {
     "far filter": (0.014, 0.0),  # beyond that of those from memory,
     "spilled": (0.0118, 0.059),  # and of what does not fit L2, again for each panel
 }
-LEAST_WAIT = 0.19  # `packed_blocking.lines_wait` of a Zen 4
+LEAST_WAIT = 0.19  # `packed_blocking.loss_to_lines` of a Zen 4
 ALIKE = 2.0  # times as many outputs, up to which maps are cut into blocks of about the same size
 OF_LAYER = ("lanes", "products", "panels", "passes", "depth", "section", "pass_bytes")  # maps of all sizes
 
@@ -173,7 +173,7 @@ class StrassenCut:
 def _cycles() -> dict[str, float]:
     """Those of `CYCLES` for this machine; of narrower vectors, of which as many come from the caches in a
     cycle as on Zen 4, the first."""
-    waiting = max(0.0, packed_blocking.lines_wait() - LEAST_WAIT) / (1 - LEAST_WAIT)
+    waiting = max(0.0, packed_blocking.loss_to_lines() - LEAST_WAIT) / (1 - LEAST_WAIT)
     return {name: least + waiting * (most - least) for name, (least, most) in CYCLES.items()}
 
 

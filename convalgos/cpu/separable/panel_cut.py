@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
-
 from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes
@@ -87,15 +85,6 @@ class PlanePanelCut(PanelCut):
         """How so many rows of outputs are read, with the copy of what they need."""
         p = self.problem.as_3d
         return BlockedCut(p, 1, (1, rows, p.spatial_out[2]), True, self.panels, self.rows, 1, False)
-
-    def row_offsets(self, cut: BlockedCut) -> np.ndarray:
-        """(entries + 1,) where the rows of the kernel begin in what is copied `of_rows`, in all channels."""
-        p = self.problem
-        _, channel, _, row, _ = cut.strides
-        found = np.zeros(cut.entries + 1, np.int64)
-        places = found[:-1].reshape(p.C, p.kernel[0])
-        places[...] = np.arange(p.C)[:, None] * channel + np.arange(p.kernel[0]) * (row * p.dilation[0])
-        return found
 
     def cycles(self, pixels: int) -> float:
         """Likewise; a tile takes pixels of one row."""

@@ -178,7 +178,7 @@ class BandRecords:
         values |= {
             "entries": (entries := whole.entries), "inner": whole.inner, "whole": entries, "rest": 0,
             "input_bytes": cut.input_bytes, "y_block": cut.hidden_pixels * self._lanes,
-            "offsets": self._table(part.row_offsets(whole)),
+            "offsets": self._table(whole.entry_offsets()),
         }  # fmt: skip
         for name in BLOCKED_NAMES.intersection(values):
             setattr(fields, name, values[name])

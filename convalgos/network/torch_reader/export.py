@@ -134,24 +134,29 @@ def export_module(
             )
             if any(isinstance(leaf, torch.SymInt | torch.SymFloat) for leaf in flat.outputs.leaves):
                 raise ValueError("it returns sizes of its inputs")
-            graph = program.module(check_guards=False)
-            replace_detachments(graph)
+            graph = _graph_of(program)
             if getattr(module, "writes_are_seen", False):
                 check_arguments(graph)
             _compute_constants(graph)
             if not replace_writes(graph):
-                graph = program.module(check_guards=False)  # of which nothing was replaced
-                replace_detachments(graph)
+                graph = _graph_of(program)  # of which nothing was replaced
                 check_arguments(graph)
                 check_writes(graph)
                 program = program.run_decompositions({})
-                graph = program.module(check_guards=False)
+                graph = _graph_of(program)
                 _compute_constants(graph)
             graph.graph.eliminate_dead_code()
     except Exception as error:  # of torch, which raises what it likes where it cannot follow
         told = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{type(module).__name__} cannot be exported by torch.export: {told}") from None
     return Exported(graph, flat.outputs.leaves, flat.outputs.spec, open_sizes_of(program, graph))
+
+
+def _graph_of(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    """Its graph, anew, without writes that write no numbers."""
+    graph: fx.GraphModule = program.module(check_guards=False)
+    replace_detachments(graph)
+    return graph
 
 
 def any_sizes(tensors: Sequence[Tensor]) -> list[set[int]]:
