@@ -7,9 +7,14 @@ caches use folders of their own.
 
 import gc
 import os
+import random
+import sys
 import tempfile
+import zlib
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import refusals
 from browser import chromium
@@ -47,6 +52,34 @@ def pytest_collection():
         gc.freeze()
         gc.set_threshold(10_000, 10, 20)
         gc.enable()
+
+
+# `CONVALGOS_TEST_SEED=1 pytest` draws other numbers, to look for tests that rely on theirs.
+_SEED = os.environ.get("CONVALGOS_TEST_SEED", "0")
+_generators: list[np.random.Generator] = []
+
+
+def pytest_collection_finish():
+    """The generators of random numbers that the tests of a module share."""
+    here = Path(__file__).parent
+    files = ((m, getattr(m, "__file__", None)) for m in list(sys.modules.values()))
+    modules = [m for m, file in files if file and Path(file).parent == here]
+    drawn = {id(v): v for m in modules for v in vars(m).values() if isinstance(v, np.random.Generator)}
+    _generators[:] = drawn.values()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """What a test draws follows from its name, not from the tests that this process ran before it."""
+    seed = zlib.crc32(f"{_SEED} {item.nodeid}".encode())
+    bits = np.random.PCG64(seed)
+    for generator in _generators:
+        generator.bit_generator.state = bits.state
+        bits = bits.jumped()
+    random.seed(seed)
+    np.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
 
 
 @pytest.fixture
