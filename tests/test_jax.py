@@ -72,6 +72,22 @@ def test_a_kept_call_runs_without_python(arrays, monkeypatch):
         jax.block_until_ready(compiled(x, w + 1))
 
 
+def test_filters_that_a_program_has_in_itself_are_constant(rng):
+    """Preparing them counts for nothing; that of arguments does."""
+    x, w = integers(rng, 1, 8, 9, 9), integers(rng, 8, 8, 3, 3)
+    served = (cj.conv, lambda x, w: cj.conv_general_dilated(x, w, (1, 1), [(0, 0)] * 2))
+    for convolve in (*served, lambda x, w: cj.conv_transpose(x, w, padding=2)):
+        for function, arguments, known in (
+            (lambda x, convolve=convolve: convolve(x, w), (x,), True),
+            (convolve, (x, w), False),
+            (lambda w, convolve=convolve: convolve(x, w), (w,), False),
+        ):
+            with patch.object(calls, "Call", wraps=calls.Call) as made:
+                y = jax.jit(function)(*arguments)
+            assert {call.args[1].weights_constant for call in made.call_args_list} == {known}
+            np.testing.assert_array_equal(y, convolve(x, w))
+
+
 def test_a_kept_call_of_a_strided_transpose_runs_without_python(rng, monkeypatch):
     w, b = integers(rng, 2, 3, 7), integers(rng, 3)
     compiled = jax.jit(lambda x: cj.conv_transpose(x, w, b, stride=3, padding=1, activation="relu"))

@@ -42,7 +42,8 @@ def conv(
         bias: (K,), added to every output, or None.
         stride, padding, dilation, groups, activation, algorithm: as `convalgos.conv` takes them.
         weights_constant: True where the filter is the same in most calls, as after training: preparing it
-            then counts for nothing in the choice of the algorithm.
+            then counts for nothing in the choice of the algorithm. A filter that a traced function has as
+            an array of its own, not as an argument, is constant in any case.
         strict_nan, max_rel_error: those of `convalgos.plan`.
 
     Returns:
@@ -59,6 +60,7 @@ def conv(
         >>> dw.shape
         (4, 3, 3, 3)
     """
+    weights_constant = weights_constant or is_constant(x, w)
     arrays = _arrays(x, w, bias)
     x, w = arrays[:2]
     arguments.one_of("layout", layout, arguments.LAYOUTS)
@@ -108,6 +110,7 @@ def conv_transpose(
         >>> cj.conv_transpose(jnp.ones((1, 4, 5)), jnp.ones((4, 3, 3)), stride=2, padding=1).shape
         (1, 3, 9)
     """
+    weights_constant = weights_constant or is_constant(x, w)
     arrays = _arrays(x, w, bias)
     x, w = arrays[:2]
     arguments.one_of("layout", layout, arguments.LAYOUTS)
@@ -128,6 +131,11 @@ def conv_transpose(
     ))  # fmt: skip
     problem = _checked("backward_data", arrays[0], w, how)
     return _finished("backward_data", arrays, how, activation, problem.C)
+
+
+def is_constant(x: Any, w: Any) -> bool:
+    """Whether a traced function has the filter as an array of its own: the same in all calls of a program."""
+    return isinstance(x, jax.core.Tracer) and not isinstance(w, jax.core.Tracer)
 
 
 # --- inside ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from convalgos.jax import operators
 from convalgos.jax.calls import Selection
 from convalgos.jax.engine import JaxArray, convolution_of_lax, jnp, lax
 from convalgos.jax.filter_order import FilterOrder
-from convalgos.jax.functions import with_output
+from convalgos.jax.functions import is_constant, with_output
 from convalgos.jax.operators import ConvSettings
 
 
@@ -95,7 +95,8 @@ def _convolve(
         padding = lax.padtype_to_pads(sizes, reach, strides, padding)
     pads = tuple((int(low), int(high)) for low, high in padding)
     layout = "channels_last" if last else "channels_first"
-    how = ConvSettings(strides, pads, dilation, groups, layout, sizes, kernel, Selection())
+    choice = Selection(weights_constant=is_constant(lhs, rhs))
+    how = ConvSettings(strides, pads, dilation, groups, layout, sizes, kernel, choice)
     own = tuple(order.rhs_spec) == tuple(range(ndim + 2))
     how = how._replace(order=None if own else FilterOrder(rhs.shape, tuple(order.rhs_spec)))
     try:
