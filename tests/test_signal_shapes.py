@@ -125,11 +125,14 @@ def test_what_is_not_finite_reaches_only_what_reads_it():
 
 @pytest.mark.parametrize("mode", sorted({*extensions.MIXED} - {"antireflect"}))
 def test_single_samples_that_are_continued(mode):
+    """SciPy has no answer of its own for those that should be smooth: it reads what lies behind them."""
+    known = "edge" if mode == "smooth" else mode
     for shape, rates in itertools.product(((1,), (3, 1), (1, 4, 2)), ((1, 1), (2, 10), (3, 2))):
         axis = 1 if len(shape) == 2 else 0
         h, x = array((6,), "d", 1), array(shape, "f", 2)
         with np.errstate(all="ignore"):
-            y, theirs = (m.upfirdn(h, x, *rates, axis, mode) for m in (ca.signal, scipy.signal))
+            y = ca.signal.upfirdn(h, x, *rates, axis, mode)
+            theirs = scipy.signal.upfirdn(h, x, *rates, axis, known)
         assert y.dtype == theirs.dtype and np.allclose(y, theirs, equal_nan=True), (shape, rates)
 
 

@@ -63,8 +63,8 @@ def upfirdn(
         up: up - 1 zeros are put behind each sample,
         down: and every down-th filtered one is kept.
         mode: what lies beyond both ends: "constant" (`cval`), "symmetric", "reflect", "edge", "smooth",
-            "wrap", "antisymmetric", "antireflect" or "line". One sample that is mirrored in itself goes on as
-            it is.
+            "wrap", "antisymmetric", "antireflect" or "line". One sample that is mirrored in itself, or smooth,
+            goes on as it is.
         out: the array for the result, as `convolve` takes it.
 
     Returns:
@@ -78,7 +78,7 @@ def upfirdn(
         >>> ca.signal.upfirdn([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], up=3)
         array([1., 1., 1., 2., 2., 2., 3., 3., 3.])
     """
-    if isinstance(mode, str) and mode.lower() in small_lines.MIRRORS and _is_one_sample(x, axis):
+    if isinstance(mode, str) and mode.lower() in small_lines.OF_TWO_SAMPLES and _is_one_sample(x, axis):
         return upfirdn(h, x, up, down, axis, "edge", cval)
     taps, signal = plain(h), plain(x)
     if taps is None or signal is None or taps.ndim != 1 or not taps.size or not signal.size:

@@ -37,7 +37,8 @@ PRODUCTS_OF_NEW = 1 << 16  # of a signal at another rate, for whose first call n
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill no vector, from which on a pass is faster; Zen 4
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
-MIRRORS = frozenset(("reflect", "antireflect"))  # which SciPy divides by zero for, where there is one sample
+# Which SciPy divides by zero for, or reads beyond the array for, where there is one sample
+OF_TWO_SAMPLES = frozenset(("reflect", "antireflect", "smooth"))
 OPTIONS = frozenset(("axis", "mode", "cval"))
 NO_RESULT = frozenset(("axis", "window", "padtype"))  # arguments that do not matter to equal rates
 
@@ -70,8 +71,6 @@ def small_resampled(function: Function) -> Function:
         h, x = listed_array(h), listed_array(x)
         if type(h) is type(x) is np.ndarray and type(up) is type(down) is int and h.ndim == 1 <= x.ndim:
             axis, mode = _axis_and_mode(x, options, other) if options or other else (x.ndim - 1, "constant")
-            if mode == "smooth" and x.shape[axis] == 1:  # which goes on as only SciPy knows
-                return scipy.signal.upfirdn(h, x, up, down, *options, **other)
             if mode is not None:
                 y = _resampled(h, x, up, down, axis, mode)
                 if y is not None:
@@ -219,7 +218,7 @@ def _axis_and_mode(x: np.ndarray, options: tuple[Any, ...], other: dict[str, Any
     )
     if not known or value or type(axis) is not int or not -x.ndim <= axis < x.ndim or mode not in EXTENSIONS:
         return 0, None
-    if mode in MIRRORS and x.shape[axis] == 1:
+    if mode in OF_TWO_SAMPLES and x.shape[axis] == 1:
         mode = "edge"
     return axis % x.ndim, mode
 
