@@ -152,6 +152,11 @@ def test_they_are_kept_in_files_and_explained(parts_of_two, tmp_path):
     np.testing.assert_array_equal(loaded(x), y)
     told = net.explain((4, 3, 20, 20), timed=True)
     assert "for 2 of 4 images at a time" in str(told) and told.measured_s > 0
+    in_parts = len(plan.parts.first.steps)
+    assert [row.runs for row in told.rows] == [2] * in_parts + [1] * len(plan.parts.rest.steps)
+    assert [row.shape[0] for row in told.rows] == [2] * in_parts + [4] * len(plan.parts.rest.steps)
+    flops = sum(s.plan.problem.flops for s in plan.planned.steps if isinstance(s.step, Convolution))
+    assert sum(row.flops for row in told.rows) == flops
     assert told.arena_bytes == plan.parts.arena_bytes + plan.parts.between_bytes
 
 

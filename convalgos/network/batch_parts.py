@@ -83,9 +83,15 @@ class BatchParts(NamedTuple):
         """Of these, what a step computes in besides its arrays."""
         return max(self.first.scratch_bytes, self.rest.scratch_bytes)
 
+    def runs(self, graph: NetworkGraph) -> list[tuple[NetworkGraph, Planned, int]]:
+        """What runs one after the other: (what lies in arrays of the caller, steps, how often)."""
+        read = (self.between,) if self.between else graph.outputs
+        first = ends(graph.inputs, read), self.first, self.batch // self.images
+        return [first, (ends(read, graph.outputs), self.rest, 1)] if self.between else [first]
+
     def __str__(self) -> str:
         steps = count(len(self.first.steps), "step")
-        return f"{steps} for {self.images} of {self.batch} images at a time; told are those of all at once"
+        return f"{steps} for {self.images} of {self.batch} images at a time"
 
 
 def may_run_in_parts(planned: Planned, graph: NetworkGraph) -> bool:

@@ -32,7 +32,7 @@ STEP_BY_STEP = "each step by itself"
 
 @dataclass(frozen=True)
 class StepRow:
-    """What one step got. Times are in seconds."""
+    """What one step got. Times are in seconds, of all its runs in one of the network."""
 
     name: str
     what: str  # kind of step, or for other libraries what they compute
@@ -40,11 +40,12 @@ class StepRow:
     reads: tuple[str, ...]  # layouts
     writes: str
     shape: Shape  # of its output, logical
-    flops: int  # of a convolution
+    flops: int  # of a convolution, in all its runs
     predicted_s: float
     measured_s: float | None = None
     of_peak: float | None = None  # flops a second over those of the machine in float32, measured or predicted
     dtype: str = "float32"  # of its output
+    runs: int = 1  # in one of the network: for some images of the batch at a time, if there are several
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields as plain data."""
@@ -52,7 +53,7 @@ class StepRow:
             "name": self.name, "what": self.what, "algorithm": self.algorithm, "reads": list(self.reads),
             "writes": self.writes, "shape": list(self.shape), "flops": self.flops,
             "predicted_s": self.predicted_s, "measured_s": self.measured_s, "of_peak": self.of_peak,
-            "dtype": self.dtype,
+            "dtype": self.dtype, "runs": self.runs,
         }  # fmt: skip
 
 
@@ -149,8 +150,8 @@ def explanation(
 
     Args:
         choice: the layouts of the plan.
-        measured: seconds of each of its steps.
-        parts: in which it runs, if any: the arena is theirs.
+        measured: seconds of each step in turn, once.
+        parts: in which it runs, if any: steps and arena are theirs.
     """
     inputs = {name: planned.shapes[name] for name in graph.inputs}
     shapes = graph.shapes_of(inputs)
@@ -158,8 +159,10 @@ def explanation(
     others = {layout: problem.in_layout(layout) for layout in problem.layouts()}
     others[STEP_BY_STEP] = problem.step_by_step()
     peak = devices.figures("cpu").peak_float32
-    times: Sequence[float | None] = measured or [None] * len(planned.steps)
-    rows = [_row(step, planned, s, peak) for step, s in zip(planned.steps, times, strict=True)]
+    runs = [(graph, planned, 1)] if parts is None else parts.runs(graph)
+    steps = [(step, of, times) for _, of, times in runs for step in of.steps]
+    once: Sequence[float | None] = measured or [None] * len(steps)
+    rows = [_row(*step, s, peak) for step, s in zip(steps, once, strict=True)]
     arena = planned.arena_bytes, least_arena_bytes(planned, graph), planned.scratch_bytes
     if parts is not None:
         whole = parts.arena_bytes + parts.between_bytes
@@ -170,7 +173,9 @@ def explanation(
     )  # fmt: skip
 
 
-def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, peak: float) -> StepRow:
+def _row(
+    planned_step: PlannedStep, planned: Planned, runs: int, once_s: float | None, peak: float
+) -> StepRow:
     step, plan, flops = planned_step.step, planned_step.plan, 0
     what = type(step).__name__.lower()
     if isinstance(step, CONVOLUTIONS):
@@ -192,11 +197,12 @@ def _row(planned_step: PlannedStep, planned: Planned, measured_s: float | None, 
         what = step.function.replace("_", " ")
     elif isinstance(step, Foreign) and step.region is not None:
         what = f"{step.region.library}: {step.region.what}"
-    seconds = measured_s or planned_step.seconds
+    seconds = once_s or planned_step.seconds
     return StepRow(
         step.name, what, getattr(plan, "algorithm", ""), planned_step.reads, planned_step.writes,
-        tuple(planned.shapes[step.output]), flops, planned_step.seconds, measured_s,
-        flops / seconds / peak if flops and seconds else None, planned.dtype(step.output).name,
+        tuple(planned.shapes[step.output]), runs * flops, runs * planned_step.seconds,
+        None if once_s is None else runs * once_s, flops / seconds / peak if flops and seconds else None,
+        planned.dtype(step.output).name, runs,
     )  # fmt: skip
 
 
@@ -205,7 +211,8 @@ def _line(row: StepRow, wide: int) -> str:
     layouts = row.writes if reads == row.writes else f"{reads} > {row.writes}"
     measured = "" if row.measured_s is None else microseconds(row.measured_s)
     of_peak = "" if row.of_peak is None else f"{row.of_peak:.0%}"
-    shape = "x".join(map(str, row.shape)) + ("" if row.dtype == "float32" else f" {row.dtype}")
+    runs = "" if row.runs == 1 else f"{row.runs} x "
+    shape = runs + "x".join(map(str, row.shape)) + ("" if row.dtype == "float32" else f" {row.dtype}")
     return (
         f"  {row.name[:wide]:{wide}s} {row.what[:14]:14s} {row.algorithm:24s} {layouts:31s} {shape:18s} "
         f"{microseconds(row.predicted_s):>12s} {measured:>12s} {of_peak:>7s}".rstrip()

@@ -87,11 +87,9 @@ class NetworkPlan:
 
         measured = None
         if timed:
-            whole = self._executor
-            if isinstance(whole, PartedRun):  # steps are timed for all images
-                filters = prepared_filters(self.planned, [self.filters])
-                whole = Executor(self.graph, self.planned, filters, self._memories)
-            measured = step_times(whole)
+            runs = [(self.graph, self.planned, 1)] if self.parts is None else self.parts.runs(self.graph)
+            executors = (Executor(graph, planned, self.filters, self._memories) for graph, planned, _ in runs)
+            measured = [seconds for executor in executors for seconds in step_times(executor)]
         return explanation(self.graph, self.planned, self.choice, self.limits, measured, self.parts)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

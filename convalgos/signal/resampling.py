@@ -63,8 +63,8 @@ def upfirdn(
         up: up - 1 zeros are put behind each sample,
         down: and every down-th filtered one is kept.
         mode: what lies beyond both ends: "constant" (`cval`), "symmetric", "reflect", "edge", "smooth",
-            "wrap", "antisymmetric", "antireflect" or "line". One sample that is mirrored in itself, or smooth,
-            goes on as it is.
+            "wrap", "antisymmetric", "antireflect" or "line". One sample that is mirrored in itself, or goes
+            on smoothly, goes on as it is.
         out: the array for the result, as `convolve` takes it.
 
     Returns:
