@@ -42,19 +42,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
-from convalgos.cpu.vectors.halves import maps
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, fetch_bytes, pointer
-
-# (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
-# stride 0 any stride and dilation, too.
-DEPTHWISE_ROWS = (
-    *((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2)),
-    *((0, 1, 1), (0, 2, 1), (0, 0, 0)),
-)
-BLOCK_PIXELS = {1: (1, 2, 4, 7, 8, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
-# The same of other layers than depthwise.
-GROUPED_ROWS = ((3, 1, 1), (3, 2, 1), (0, 1, 1), (0, 2, 1), (0, 0, 0))
-GROUPED_PIXELS = (1, 4, 7, 14)
 
 
 @simd.emitter
@@ -84,7 +72,7 @@ def filter_columns(
     of_kind = v.broadcast(numbers), v.broadcast(numbers, 1)
     if KIND == CLIP:
         of_kind = v.fmax(v.lower_bound(a.relu), of_kind[0]), of_kind[1]
-    channels = GroupChannels(v, maps(v, FORM), IN, OUT, a.w_channel)
+    channels = GroupChannels(v, FORM, IN, OUT, a.w_channel)
     if in_lines(FORM, IN, OUT, VECTORS):
         channels = LineChannels(v, FORM, a.w_channel, a.w_vector)
         first = [v.shuffle(first[0], first[1], order) for order in line_order(v.lanes)]
@@ -311,7 +299,9 @@ def filter_channel_blocks() -> jit.Kernel:
             number = rest // a.blocks if a.shares_lines else rest % a.band_count
             band = bands[number]
             group = min(block * a.vectors * a.block_groups, a.last_group)
-            x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
+            channel = group * a.channels
+            within = channel % a.x_pixel  # channels of several vectors may lie side by side in blocks
+            x = a.x + (n * a.x_n + (channel - within) * a.x_c + within) * a.size
             y = a.y + (n * a.y_n + group * a.filters * a.y_k) * a.size
             source, target = x, y
             # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
