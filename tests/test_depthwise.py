@@ -19,7 +19,7 @@ from convalgos.core.layouts import blocked_layout, laid
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
-from convalgos.cpu.dwconv import channel_blocking, row_tiling
+from convalgos.cpu.dwconv import channel_blocking, channel_caches, row_tiling
 from convalgos.cpu.dwconv.channel_tables import plain_columns
 from convalgos.cpu.dwconv.channel_taps import meetings
 from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
@@ -270,6 +270,16 @@ def test_bands_in_every_direction(text, rows, columns, small_caches):
     )
     assert channel_blocking.channel_blocking(wide).in_place
     check(Channels(), wide, "integers")
+
+
+@pytest.mark.parametrize("text", ["k48 groups48 stride2", "k96 groups48 stride1,2", "k48 groups12 stride3,2"])
+def test_rows_that_strided_kernels_fetch_ahead(text, monkeypatch):
+    monkeypatch.setattr(channel_caches, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 14))
+    forget_cuts()
+    problem = ConvProblem.parse(f"n1 c48 h9 w31 r3 s3 p1 {text} {blocked_layout(simd.lanes(4))}")
+    assert channel_blocking.channel_blocking(problem).fetch_rows == problem.stride[0]
+    check(Channels(), problem, "integers")
+    forget_cuts()
 
 
 def test_small_maps_whose_kernels_fetch_the_next():

@@ -16,6 +16,7 @@ from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.cpu.dwconv.block_activations import BlockKernel, block_kernel
 from convalgos.cpu.dwconv.block_columns import block_pixels
 from convalgos.cpu.dwconv.channel_blocking import MOST_PIXELS, ChannelBlocking
+from convalgos.cpu.dwconv.channel_caches import rows_fetched
 from convalgos.cpu.dwconv.channel_forms import pixels_known
 from convalgos.cpu.dwconv.channel_kernels import filter_block
 from convalgos.cpu.dwconv.channel_tables import RowsOf, band_tables, column_table, linear_rows, plain_columns
@@ -127,6 +128,7 @@ class BlockLayer:
             "to_slice": y_slice, "from_next": strides[1] * w * lanes, "to_next": q * lanes,
             "slice_step": dilations[0] * x_slice, "row_step": dilations[1] * w * lanes,
             "columns": found.columns, "column_count": len(found.columns), "fetch": int(fetch),
+            "fetch_rows": rows_fetched(strides, dilations, x_bytes),
             "filter_block": found.filter_block,
         }  # fmt: skip
 

@@ -13,7 +13,7 @@ from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.dwconv.block_columns import block_pixels
-from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2
+from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2, rows_fetched
 from convalgos.cpu.dwconv.channel_forms import channels_read, pixels_known, rows_known
 from convalgos.cpu.dwconv.row_bands import band_count, band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import computed_bytes, map_form
@@ -179,6 +179,12 @@ class ChannelBlocking:
         whole = p.itemsize == computed_bytes(p)  # pixels are as large in scratch as in x and y
         whole = whole and not (self.x_near or self.y_near)
         return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
+
+    @property
+    def fetch_rows(self) -> int:
+        """Rows of x that the kernels ask for ahead with each row of y."""
+        p = self.problem
+        return rows_fetched(p.stride, p.dilation, p.x_bytes) if self.in_blocks else 0
 
     @property
     def band_ahead(self) -> bool:

@@ -62,7 +62,8 @@ def filter_columns(
     the row. With TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges`
     tells from which to which output a tap meets the map. With BORDER nothing is left out: tables tell what
     lies beyond the edges, and `filler` is a row of x that holds the fill value. `fetch` asks for lines,
-    `ahead` and `claim` elements behind each pixel of y. FORM tells the elements of x and y, see `halves`.
+    `ahead` and `claim` elements behind each pixel of y, and `fetch_rows` for so many rows of x `ahead`.
+    FORM tells the elements of x and y, see `halves`.
     """
     a, b = v.record(args, CHANNEL_KERNEL_FIELDS), v.record(band, CHANNEL_BAND)
     c = v.record(column, COLUMN_BLOCK)
@@ -97,7 +98,7 @@ def filter_columns(
                     for j, pixels in enumerate(channels.units(sums)):
                         from_ = m.at(line, v.imul(a.from_vector, j))
                         add(pixels, from_, v.at(of_row, v.imul(a.w_vector, j)))
-                _finish(channels, a, target, sums, (KIND, *of_kind), ahead, claim)
+                _finish(channels, a, (source, target), STRIDE, sums, (KIND, *of_kind), ahead, claim)
 
     def add_usual(padding: tuple[Value, Value] | None) -> AddRow:
         row = TAPS, STRIDE, DILATION
@@ -179,16 +180,22 @@ def _add_border_row(
 
 
 def _finish(
-    channels: GroupChannels, a: Any, target: Value, sums: Sequence[Sequence[Total]],
-    activation: tuple[int, Value, Value], ahead: Value, claim: Value,
+    channels: GroupChannels, a: Any, row: tuple[Value, Value], stride: int,
+    sums: Sequence[Sequence[Total]], activation: tuple[int, Value, Value], ahead: Value, claim: Value,
 ) -> None:  # fmt: skip
-    """The sums of all vectors of a row with their activation, and what is asked for ahead."""
-    m = channels.maps
+    """The sums of all vectors of a row of x and y with their activation, and what is asked for ahead."""
+    m, (source, target) = channels.maps, row
     for j, pixels in enumerate(channels.units(sums)):
         to = m.at(target, m.imul(a.to_vector, j))
         for q, total in enumerate(pixels):
             to = m.step(to, a.to_pixel if q else 0)
             m.store(channels.finished(total, activation), to)
+        if stride == 2:
+            with m.loop(a.fetch_rows) as n:
+                from_ = m.at(source, m.iadd(m.imul(a.from_vector, j), m.imul(a.row_step, n)))
+                for _ in range(stride * len(pixels)):
+                    m.prefetch(from_, ahead)
+                    from_ = m.step(from_, a.from_pixel)
         with m.loop(a.fetch):
             to = m.at(target, m.imul(a.to_vector, j))
             for q in range(len(pixels)):
@@ -306,6 +313,8 @@ def filter_channel_blocks() -> jit.Kernel:
             source, target = x, y
             # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
             ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
+            if a.fetch_rows:
+                ahead = a.rows_ahead * a.row_step
             if a.band_ahead:
                 fetch_next_band(a, n, number, block)
             if not a.x_near:

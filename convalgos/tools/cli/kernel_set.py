@@ -345,6 +345,6 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
         if (channels, filters) != (1, 1):
-            sizes = [n for n in channel_forms.pixels_known(channels, filters, 1) if n <= most[1]]
-            for pixels, row in product(sizes, channel_forms.rows_known(channels, filters)):
+            known = [n for n in channel_forms.pixels_known(channels, filters, 1) if n <= most[1]]
+            for pixels, row in product(known, channel_forms.rows_known(channels, filters)):
                 yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row, 0, CLIP)
