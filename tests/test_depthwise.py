@@ -4,6 +4,8 @@ That both variants are right on awkward problems in general is tested with all o
 test_algorithms.py.
 """
 
+from itertools import product
+
 import numba
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from convalgos.core.layouts import blocked_layout, laid
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
-from convalgos.cpu.dwconv import channel_blocking, row_tiling
+from convalgos.cpu.dwconv import channel_blocking, channel_caches, row_tiling
 from convalgos.cpu.dwconv.channel_tables import plain_columns
 from convalgos.cpu.dwconv.channel_taps import meetings
 from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
@@ -73,6 +75,14 @@ n1 c16 h6 w40 k16 r3 s3 p2:1,2:3 dilation2 groups8
 n1 c8 w90 k8 s7 p3 groups4
 n1 c8 d4 h5 w6 k8 t3 r2 s3 p1,0,1 groups2
 """
+MULTIPLIED = """
+n1 c40 h9 w30 k80 r3 s3 p1 groups40              # vectors of filters read half a block of channels
+n2 c24 h8 w17 k96 r3 s3 p1 stride2 groups24      # a quarter
+n1 c24 h6 w9 k72 r3 s3 p1 groups24               # no part of a block
+n1 c32 h7 w15 k64 r5 s4 p2:1,0:3 groups16
+n1 c68 h6 w44 k136 r3 s3 p3,2 dilation2 groups17 # the last block is not full
+n2 c3 h5 w6 k6 r3 s3 p1 groups3                  # nor is any other
+"""
 
 
 def lines(table: str) -> list[str]:
@@ -121,6 +131,47 @@ def test_rows(text, dtype, kind):
 @pytest.mark.parametrize("text", lines(BOTH) + lines(GROUPED))
 def test_channels(text, layout, dtype, kind):
     check_if_groups_fit(ConvProblem.parse(text).replace(layout=layout, dtype=dtype), kind)
+
+
+@each_dtype
+@pytest.mark.parametrize("layouts", list(product(("channels_last", "blocked"), repeat=2)), ids=" to ".join)
+@pytest.mark.parametrize("text", lines(MULTIPLIED))
+def test_channels_with_more_filters_in_place(text, layouts, dtype):
+    problem = ConvProblem.parse(text).replace(dtype=dtype)
+    lanes, groups = simd.lanes(problem.itemsize), channel_blocking.groups_of_vector(problem)
+    blocked = [blocked_layout(lanes) if layout == "blocked" else layout for layout in layouts]
+    problem = problem.replace(layout=blocked[0], y_layout=blocked[1])
+    parts = groups and lanes % (groups * problem.w_shape[1]), groups and lanes % problem.gemm_n
+    if any(rest and layout == "blocked" for rest, layout in zip(parts, layouts, strict=True)):
+        assert "no block" in Channels().why_not(problem)
+        return
+    check_if_groups_fit(problem, "integers")
+    if groups and problem.groups % groups == 0:
+        in_place = channel_blocking.channel_blocking(problem).in_place
+        assert in_place == (lanes % problem.gemm_n == 0)
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("text", ["k8 groups4", "k8 groups2", "k16 groups4"])
+def test_groups_in_rows_of_every_width(text, layout):
+    """Blocks of columns that begin or end with a column of padding, with more, and with none."""
+    for stride, padding in product((1, 2), ("0", "1", "1:0", "0:1", "2", "1:2", "0:3")):
+        for width in range(3, 34):
+            rest = f"r3 s3 p1,{padding} stride1,{stride} {layout}"
+            check(Channels(), ConvProblem.parse(f"n1 c8 h2 w{width} {text} {rest}"), "integers")
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_channels_with_more_filters_touch_nothing_outside_the_arrays(blocked):
+    layout = blocked_layout(simd.lanes(4)) if blocked else "channels_last"
+    problem = ConvProblem.parse("n1 c32 h5 w17 k64 r3 s3 p1 groups32")
+    x, w, _, y = example(problem, "integers")
+    plan = Channels().serve(problem.replace(layout=layout, y_layout=layout))
+    expected = laid(y, layout)
+    for edge in ("start", "end"):
+        out = at_edge(np.full(expected.shape, np.nan, np.float32), edge)
+        plan(at_edge(np.ascontiguousarray(laid(x, layout)), edge), at_edge(w, edge), out=out)
+        assert np.array_equal(out, expected)
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
@@ -219,6 +270,16 @@ def test_bands_in_every_direction(text, rows, columns, small_caches):
     )
     assert channel_blocking.channel_blocking(wide).in_place
     check(Channels(), wide, "integers")
+
+
+@pytest.mark.parametrize("text", ["k48 groups48 stride2", "k96 groups48 stride1,2", "k48 groups12 stride3,2"])
+def test_rows_that_strided_kernels_fetch_ahead(text, monkeypatch):
+    monkeypatch.setattr(channel_caches, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 14))
+    forget_cuts()
+    problem = ConvProblem.parse(f"n1 c48 h9 w31 r3 s3 p1 {text} {blocked_layout(simd.lanes(4))}")
+    assert channel_blocking.channel_blocking(problem).fetch_rows == problem.stride[0]
+    check(Channels(), problem, "integers")
+    forget_cuts()
 
 
 def test_small_maps_whose_kernels_fetch_the_next():

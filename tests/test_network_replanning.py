@@ -355,6 +355,7 @@ def test_forms_of_direct_sums_without_borders_are_not_taken():
         ("cpu.depthwise.channels", "n1 c40 h12 w80 k40 r3 s3 p1 groups40 stride2 blocked", (13, 61)),
         ("cpu.depthwise.channels", "n1 c32 d5 h6 w40 k32 t3 r3 s3 p1 groups32 blocked", (6, 9, 61)),
         ("cpu.depthwise.channels", "n1 c32 h12 w40 k32 r7 s7 p3 groups32 blocked", (3, 61)),
+        ("cpu.depthwise.channels", "n1 c40 h12 w40 k80 r3 s3 p1 groups40 blocked", (9, 61)),
     ],
 )
 def test_what_is_made_like_another_plan_is_that_of_its_own_sizes(name, text, sizes):

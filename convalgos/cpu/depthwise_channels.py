@@ -42,6 +42,7 @@ from convalgos.cpu.dwconv.channel_blocking import (
 from convalgos.cpu.dwconv.channel_cost import block_cycles
 from convalgos.cpu.dwconv.channel_fields import map_fields
 from convalgos.cpu.dwconv.channel_filters import packed_lanes, taps_by_channel
+from convalgos.cpu.dwconv.channel_forms import channels_read
 from convalgos.cpu.dwconv.channel_kernels import filter_block, filter_channel_blocks
 from convalgos.cpu.dwconv.channel_records import CHANNEL_KERNEL_FIELDS
 from convalgos.cpu.dwconv.channel_tables import (
@@ -315,11 +316,12 @@ def _of_other_groups(problem: ConvProblem) -> str | None:
     if not whole and (problem.layout != problem.y_layout or problem.layout not in PLAIN):
         return f"reads {problem.dtype} in {' and '.join(PLAIN)} only, and writes the layout that it reads"
     groups = groups_of_vector(problem)
-    for name, layout, count in (
-        ("x", problem.layout, problem.w_shape[1]),
-        ("y", problem.y_layout, problem.gemm_n),
+    counts = problem.w_shape[1], problem.gemm_n
+    for name, layout, count, whole in (
+        ("x", problem.layout, counts[0], channels_read(lanes, *counts) > 0),
+        ("y", problem.y_layout, counts[1], groups * counts[1] == lanes),
     ):
-        if layout in BLOCKS and groups * count != lanes:
+        if layout in BLOCKS and not whole:
             return (
                 f"holds {groups} groups in a vector, whose {groups * count} channels of {name} are no block"
             )

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from convalgos.core.epilogue import KINDS, Activation
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking
-from convalgos.cpu.dwconv.channel_kernels import DEPTHWISE_ROWS
+from convalgos.cpu.dwconv.channel_forms import DEPTHWISE_ROWS
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.vectors.activations import CLIP
 from convalgos.cpu.vectors.halves import SAME

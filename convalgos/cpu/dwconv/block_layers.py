@@ -16,6 +16,8 @@ from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.cpu.dwconv.block_activations import BlockKernel, block_kernel
 from convalgos.cpu.dwconv.block_columns import block_pixels
 from convalgos.cpu.dwconv.channel_blocking import MOST_PIXELS, ChannelBlocking
+from convalgos.cpu.dwconv.channel_caches import rows_fetched
+from convalgos.cpu.dwconv.channel_forms import pixels_known
 from convalgos.cpu.dwconv.channel_kernels import filter_block
 from convalgos.cpu.dwconv.channel_tables import RowsOf, band_tables, column_table, linear_rows, plain_columns
 from convalgos.cpu.dwconv.row_bands import band_count
@@ -78,7 +80,8 @@ class BlockLayer:
         columns, columns_out, of_kernel = spatial[2], spatial_out[2], self._kernel
         if not self.keeps_kernel(columns, columns_out):
             return None
-        pixels = block_pixels(min(self._most, columns_out), columns_out, 1, of_kernel[3] == of_kernel[4] == 1)
+        known = pixels_known(*of_kernel[3:6])
+        pixels = block_pixels(min(self._most, columns_out), columns_out, 1, known)
         stride, lanes = self._of_columns[0], self._lanes
         rows = RowsOf(spatial[:2], spatial_out[:2], *self._of_rows)
         of_rows = linear_rows(rows, bands, lanes, self._w_steps).in_columns(columns, columns_out)
@@ -113,17 +116,19 @@ class BlockLayer:
             return None
         (_, strides, _, dilations), blocks = self._of_rows, self._blocks
         x_slice, y_slice = h * w * lanes, p * q * lanes
+        x_blocks = -(-x_shape[1] // lanes)
         x_bytes = math.prod(x_shape) * self._itemsize
         fetch = self._steady and spatial == spatial_out and x_bytes > cache_sizes()[2] // 4
         return found, {
             "images": images, "band_count": bands, "bands": found.bands, "runs": found.runs,
-            "x_n": blocks * d * x_slice, "x_c": d * h * w, "x_vector": self._x_lanes * d * h * w,
+            "x_n": x_blocks * d * x_slice, "x_c": d * h * w, "x_vector": self._x_lanes * d * h * w,
             "x_slice": x_slice, "y_n": blocks * o * y_slice, "y_k": o * p * q,
             "y_vector": self._y_lanes * o * p * q, "y_slice": y_slice, "slices": d, "slices_out": o,
             "from_vector": d * x_slice, "from_slice": x_slice, "to_vector": o * y_slice,
             "to_slice": y_slice, "from_next": strides[1] * w * lanes, "to_next": q * lanes,
             "slice_step": dilations[0] * x_slice, "row_step": dilations[1] * w * lanes,
             "columns": found.columns, "column_count": len(found.columns), "fetch": int(fetch),
+            "fetch_rows": rows_fetched(strides, dilations, x_bytes),
             "filter_block": found.filter_block,
         }  # fmt: skip
 

@@ -13,8 +13,8 @@ from convalgos.core.layouts import BLOCKS, channels_together
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.dwconv.block_columns import block_pixels
-from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2
-from convalgos.cpu.dwconv.channel_kernels import DEPTHWISE_ROWS, GROUPED_ROWS
+from convalgos.cpu.dwconv.channel_caches import AHEAD, crowds_sets, leaves_l2, rows_fetched
+from convalgos.cpu.dwconv.channel_forms import channels_read, pixels_known, rows_known
 from convalgos.cpu.dwconv.row_bands import band_count, band_ends, plain_rows_under
 from convalgos.cpu.runtime.half import computed_bytes, map_form
 from convalgos.cpu.runtime.threads import cached_by_threads
@@ -174,11 +174,17 @@ class ChannelBlocking:
         """
         p = self.problem
         if self.in_place:
-            alike = p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
+            alike = p.C == p.K and p.spatial == p.spatial_out and set(p.stride) == set(p.dilation) == {1}
             return alike and not self.spread and p.x_bytes > cache_sizes()[2] // 4
         whole = p.itemsize == computed_bytes(p)  # pixels are as large in scratch as in x and y
         whole = whole and not (self.x_near or self.y_near)
         return whole and self.bands == 1 and self.scratch_bytes <= cache_sizes()[0]
+
+    @property
+    def fetch_rows(self) -> int:
+        """Rows of x that the kernels ask for ahead with each row of y."""
+        p = self.problem
+        return rows_fetched(p.stride, p.dilation, p.x_bytes) if self.in_blocks else 0
 
     @property
     def band_ahead(self) -> bool:
@@ -188,11 +194,10 @@ class ChannelBlocking:
 
     @cached_attribute
     def code(self) -> tuple[int, int, int]:
-        """TAPS, STRIDE and DILATION of `filter_columns`: one of DEPTHWISE_ROWS, or of GROUPED_ROWS."""
+        """TAPS, STRIDE and DILATION of `filter_columns`, of which there are `rows_known`."""
         p = self.problem
         row = p.kernel[2], p.stride[2], p.dilation[2]
-        depthwise = max(p.w_shape[1], p.gemm_n) == 1
-        known = DEPTHWISE_ROWS if depthwise else GROUPED_ROWS if p.w_shape[1] == p.gemm_n else ((0, 0, 0),)
+        known = rows_known(p.w_shape[1], p.gemm_n)
         reach = (row[0] - 1) * row[2]  # columns at both ends of a block that may be padding
         if row in known and max(self._padding(0), self._padding(-1)) <= reach:
             return row
@@ -286,15 +291,15 @@ def band_blocking(problem: ConvProblem, bands: int) -> ChannelBlocking:
 def _near(p: ConvProblem, groups: int) -> tuple[bool, bool]:
     """Whether x is read and y written where it lies, in whole vectors of so many groups."""
     lanes = simd.lanes(computed_bytes(p))
-    if p.layout == p.y_layout == "channels_last" and p.w_shape[1] != p.gemm_n:
-        return False, False
     layouts, counts = (p.layout, p.y_layout), (p.w_shape[1], p.gemm_n)
+    whole = channels_read(lanes, *counts) > 0, groups * p.gemm_n == lanes
+    if p.layout == p.y_layout == "channels_last" and not all(whole):
+        return False, False
     # the last vector of channels_last overlaps the one before, which blocks do not
     overlaps = not BLOCKS.keys() & set(layouts) or p.groups % groups == 0
     x_near, y_near = (
-        layout in BLOCKS
-        or (layout == "channels_last" and groups * count == lanes and p.groups >= groups and overlaps)
-        for layout, count in zip(layouts, counts, strict=True)
+        layout in BLOCKS or (layout == "channels_last" and fills and p.groups >= groups and overlaps)
+        for layout, fills in zip(layouts, whole, strict=True)
     )
     return x_near, y_near
 
@@ -308,9 +313,9 @@ def _uncut_block(p: ConvProblem, near: tuple[bool, bool], pair: bool) -> Channel
         pair: whether two vectors are worth a try.
     """
     columns, most = p.spatial_out[2], MOST_PIXELS[vector_bytes()]
-    depthwise = max(p.w_shape[1], p.gemm_n) == 1
     for vectors in (2, 1) if pair else (1,):
-        pixels = block_pixels(min(most[vectors], columns), columns, vectors, depthwise)
+        known = pixels_known(p.w_shape[1], p.gemm_n, vectors)
+        pixels = block_pixels(min(most[vectors], columns), columns, vectors, known)
         c = ChannelBlocking(p, *near, vectors, pixels, 1)
         if vectors == 1 or not c.ranged:
             break

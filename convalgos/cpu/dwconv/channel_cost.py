@@ -9,10 +9,11 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import one_group
 from convalgos.core.taps import taps_met
 from convalgos.cpu.dwconv.channel_blocking import ChannelBlocking, channel_blocking
+from convalgos.cpu.dwconv.channel_taps import ONE_COLUMN
 
 # Cycles of grouped layers: Xeon (Granite Rapids), 25 of 4 to 16 channels a group.
 SHUFFLE = 1.0  # that copies a channel to the lanes of its group, and its load: few units can do it
-BORDER = 4.0  # a channel, of a block that meets padding, but one column at both ends: it is summed in parts
+BORDER = 4.0  # a channel, of a block that meets more padding than a column at an end: it is summed in parts
 RANGED = 3.0  # a channel and a tap of a block whose outputs come from a table,
 CHECKED = 1.0  # and an output of one that meets padding: each is checked
 
@@ -38,14 +39,14 @@ def _block_cycles(
     products = columns * blocks * c.pixels / p.spatial_out[2]  # the last block overlaps
     loads = products if c.ranged else min(products, blocks * c.reach)
     channels = p.w_shape[1]
-    shuffles = loads if channels > 1 and c.groups > 1 else 0
+    shuffles = loads if max(channels, p.gemm_n) > 1 and c.groups > 1 else 0
     of_row = channels * (0.5 * products + SHUFFLE * shuffles) + 4 * blocks
     if c.ranged:
         checked = [-(-n // p.dilation[2]) for _, left, right in c.columns for n in (left, right)]
         checked_taps = sum(min(n, p.kernel[2]) for n in checked)
         of_row += channels * (RANGED * p.kernel[2] * blocks + CHECKED * c.pixels * checked_taps)
     elif channels > 1:
-        at_once = {(0, 0), (1, 1)} if c.code[0] else {(0, 0)}
+        at_once = {(0, 0), *ONE_COLUMN} if c.code[0] else {(0, 0)}
         of_row += BORDER * channels * sum((left, right) not in at_once for _, left, right in c.columns)
     kernel = slices * rows * of_row
     outputs = p.spatial_out[0] * (p.spatial_out[1] * (6 + 0.6 * c.pixels) * blocks)

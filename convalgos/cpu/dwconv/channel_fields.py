@@ -57,6 +57,7 @@ def map_fields(
         "w_row": w_row,
         "scratch_bytes": c.scratch_bytes, "sums": 0 if c.x_near else c.vectors * slices * from_slice,
         "columns": columns, "column_count": len(columns), "fetch": int(c.fetch),
+        "fetch_rows": c.fetch_rows,
         "band_ahead": int(c.band_ahead), "filler": filler(c),
         "filter_block": filter_block(*block_kernel(c), CLIP),
         "fold": fold_map(size, c.lanes) if folded else 0,

@@ -42,19 +42,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.finish import finish_run
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
-from convalgos.cpu.vectors.halves import maps
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, fetch_bytes, pointer
-
-# (columns, stride, dilation) of kernels that have code of their own. Columns 0: any number of them; with
-# stride 0 any stride and dilation, too.
-DEPTHWISE_ROWS = (
-    *((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (7, 1, 1), (7, 2, 1), (3, 1, 2)),
-    *((0, 1, 1), (0, 2, 1), (0, 0, 0)),
-)
-BLOCK_PIXELS = {1: (1, 2, 4, 7, 8, 10, 14), 2: (1, 2, 4, 7, 8)}  # of a block of columns, by its vectors
-# The same of other layers than depthwise.
-GROUPED_ROWS = ((3, 1, 1), (3, 2, 1), (0, 1, 1), (0, 2, 1), (0, 0, 0))
-GROUPED_PIXELS = (1, 4, 7, 14)
 
 
 @simd.emitter
@@ -74,7 +62,8 @@ def filter_columns(
     the row. With TAPS 0 `taps` is an argument; with STRIDE 0 so are `stride` and `dilation`, and `ranges`
     tells from which to which output a tap meets the map. With BORDER nothing is left out: tables tell what
     lies beyond the edges, and `filler` is a row of x that holds the fill value. `fetch` asks for lines,
-    `ahead` and `claim` elements behind each pixel of y. FORM tells the elements of x and y, see `halves`.
+    `ahead` and `claim` elements behind each pixel of y, and `fetch_rows` for so many rows of x `ahead`.
+    FORM tells the elements of x and y, see `halves`.
     """
     a, b = v.record(args, CHANNEL_KERNEL_FIELDS), v.record(band, CHANNEL_BAND)
     c = v.record(column, COLUMN_BLOCK)
@@ -84,7 +73,7 @@ def filter_columns(
     of_kind = v.broadcast(numbers), v.broadcast(numbers, 1)
     if KIND == CLIP:
         of_kind = v.fmax(v.lower_bound(a.relu), of_kind[0]), of_kind[1]
-    channels = GroupChannels(v, maps(v, FORM), IN, OUT, a.w_channel)
+    channels = GroupChannels(v, FORM, IN, OUT, a.w_channel)
     if in_lines(FORM, IN, OUT, VECTORS):
         channels = LineChannels(v, FORM, a.w_channel, a.w_vector)
         first = [v.shuffle(first[0], first[1], order) for order in line_order(v.lanes)]
@@ -109,7 +98,7 @@ def filter_columns(
                     for j, pixels in enumerate(channels.units(sums)):
                         from_ = m.at(line, v.imul(a.from_vector, j))
                         add(pixels, from_, v.at(of_row, v.imul(a.w_vector, j)))
-                _finish(channels, a, target, sums, (KIND, *of_kind), ahead, claim)
+                _finish(channels, a, (source, target), STRIDE, sums, (KIND, *of_kind), ahead, claim)
 
     def add_usual(padding: tuple[Value, Value] | None) -> AddRow:
         row = TAPS, STRIDE, DILATION
@@ -191,16 +180,22 @@ def _add_border_row(
 
 
 def _finish(
-    channels: GroupChannels, a: Any, target: Value, sums: Sequence[Sequence[Total]],
-    activation: tuple[int, Value, Value], ahead: Value, claim: Value,
+    channels: GroupChannels, a: Any, row: tuple[Value, Value], stride: int,
+    sums: Sequence[Sequence[Total]], activation: tuple[int, Value, Value], ahead: Value, claim: Value,
 ) -> None:  # fmt: skip
-    """The sums of all vectors of a row with their activation, and what is asked for ahead."""
-    m = channels.maps
+    """The sums of all vectors of a row of x and y with their activation, and what is asked for ahead."""
+    m, (source, target) = channels.maps, row
     for j, pixels in enumerate(channels.units(sums)):
         to = m.at(target, m.imul(a.to_vector, j))
         for q, total in enumerate(pixels):
             to = m.step(to, a.to_pixel if q else 0)
             m.store(channels.finished(total, activation), to)
+        if stride == 2:
+            with m.loop(a.fetch_rows) as n:
+                from_ = m.at(source, m.iadd(m.imul(a.from_vector, j), m.imul(a.row_step, n)))
+                for _ in range(stride * len(pixels)):
+                    m.prefetch(from_, ahead)
+                    from_ = m.step(from_, a.from_pixel)
         with m.loop(a.fetch):
             to = m.at(target, m.imul(a.to_vector, j))
             for q in range(len(pixels)):
@@ -311,11 +306,15 @@ def filter_channel_blocks() -> jit.Kernel:
             number = rest // a.blocks if a.shares_lines else rest % a.band_count
             band = bands[number]
             group = min(block * a.vectors * a.block_groups, a.last_group)
-            x = a.x + (n * a.x_n + group * a.channels * a.x_c) * a.size
+            channel = group * a.channels
+            within = channel % a.x_pixel  # channels of several vectors may lie side by side in blocks
+            x = a.x + (n * a.x_n + (channel - within) * a.x_c + within) * a.size
             y = a.y + (n * a.y_n + group * a.filters * a.y_k) * a.size
             source, target = x, y
             # where x and y are alike, their lines some rows ahead lie as far from each pixel of y
             ahead, claim = (x - y) // a.size + a.rows_ahead * a.row_step, a.rows_ahead * a.to_next
+            if a.fetch_rows:
+                ahead = a.rows_ahead * a.row_step
             if a.band_ahead:
                 fetch_next_band(a, n, number, block)
             if not a.x_near:

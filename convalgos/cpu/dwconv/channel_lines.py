@@ -31,8 +31,11 @@ class LineChannels(GroupChannels):
     """
 
     def __init__(self, v: Vec, form: int, step: Value, w_vector: Value):
-        super().__init__(v, LineMaps(v, form), 1, 1, step)
+        super().__init__(v, form, 1, 1, step)
         self._w_vector = w_vector
+
+    def _maps(self, v: Vec) -> Vec:
+        return LineMaps(v, self._form)
 
     def weight(self, w: Value, tap: int) -> tuple[Any, Any]:
         return super().weight(w, tap), super().weight(self._v.at(w, self._w_vector), tap)

@@ -13,7 +13,7 @@ CHANNEL_KERNEL_FIELDS = arguments(
     "x_vector x_slice x_pixel y_n y_k y_vector y_slice y_pixel from_vector from_slice from_pixel "
     "from_next to_vector to_slice to_pixel to_next slice_step row_step rows_ahead w_block w_vector "
     "w_channel w_slice w_row scratch_bytes sums bounds gather place fetch taps stride dilation filler "
-    "filter_block band_ahead "
+    "filter_block band_ahead fetch_rows "
     "fold folds fold_count map_rows map_row_count map_row"
 )
 CHANNEL_BAND = fields("x x_pixels y y_pixels first_run runs")

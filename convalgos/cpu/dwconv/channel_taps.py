@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from convalgos.cpu.dwconv.channel_forms import channels_read
 from convalgos.cpu.vectors.activations import activate_in_turn
+from convalgos.cpu.vectors.halves import maps
 from convalgos.cpu.vectors.simd import Value, Vec
 
 # Columns of taps that are summed at a time, of any number; the first again and again.
 TAP_CHUNKS = (8, 4, 2, 1)
+# Columns of padding on the left and on the right that most rows meet, which begin or end a map.
+ONE_COLUMN = ((1, 1), (1, 0), (0, 1))
 
 Total = Any  # the sums of a pixel: a `Register`, or what else `GroupChannels.add` takes
 # (sums of pixels, x, w): add the products of a row of taps
@@ -38,10 +42,14 @@ class GroupChannels:
     `maps` moves along pixels, and there are `width` elements of w between two taps.
     """
 
-    def __init__(self, v: Vec, m: Vec, number: int, filters: int, step: Value):
-        """m: what loads from x. step: elements of w between two channels."""
-        self._v, self.maps, self.number, self._filters, self._step = v, m, number, filters, step
+    def __init__(self, v: Vec, form: int, number: int, filters: int, step: Value):
+        """form: of the elements of x, see `halves`. step: elements of w between two channels."""
+        self._v, self._form, self.number, self._filters, self._step = v, form, number, filters, step
+        self.maps = self._maps(v)
         self._groups, self.width = v.lanes // max(number, filters), v.lanes
+
+    def _maps(self, v: Vec) -> Vec:
+        return maps(v, self._form)
 
     def each(self, x: Value, w: Value, add: Callable[[Value, Value, Load], None]) -> None:
         """`add(x, w, load)` for every channel: where it begins in x, and its row of w."""
@@ -75,9 +83,13 @@ class GroupChannels:
         lanes = [min(lane // self._filters, last) * self.number + channel for lane in range(v.lanes)]
         if lanes == list(range(v.lanes)):
             return self.maps.load
+        read = channels_read(v.lanes, self.number, self._filters)
+        if read == 1:
+            return self.maps.broadcast
+        part = self._maps(Vec(v.b, read, v.size)) if read else self.maps
 
         def load(at: Value) -> Value:
-            value = self.maps.load(at)
+            value = part.load(at)
             return v.shuffle(value, value, lanes)
 
         return load
@@ -126,17 +138,24 @@ def _add_whole_row(
     steps = meetings(len(pixels), TAPS, STRIDE, DILATION)
     border = (TAPS - 1) * DILATION  # only so many columns at both ends may be padding
     last = max(steps)
-    if inside is None or channels.number == 1 or last < 2:
-        _add_columns(v, channels, pixels, steps, x, x_pixel, w, border, inside)
+    of_row = v, channels, pixels
+    if channels.number == 1 or last < 2:
+        _add_columns(*of_row, steps, x, x_pixel, w, border, inside)
         return
-    # most rows of small maps begin and end with one column of padding: no more loops than without any
-    left, right = v.isub(inside[0], 1), v.isub(inside[1], last)
-    with v.choose(v.isub(0, v.iadd(v.imul(left, left), v.imul(right, right)))) as (usual, other):
-        with usual:
-            within = {column: met for column, met in steps.items() if 0 < column < last}
-            _add_columns(v, channels, pixels, within, x, x_pixel, w)
-        with other:
-            _add_columns(v, channels, pixels, steps, x, x_pixel, w, border, inside)
+    if inside is None:
+        _add_columns(*of_row, steps, x, x_pixel, w)
+        return
+    left, right = inside[0], v.isub(last + 1, inside[1])
+    with ExitStack() as rest:
+        for ends in ONE_COLUMN:  # no more loops than without any padding
+            missing = [v.isub(n, end) for n, end in zip((left, right), ends, strict=True)]
+            squares = v.iadd(*(v.imul(n, n) for n in missing))
+            alike, other = rest.enter_context(v.choose(v.isub(0, squares)))
+            with alike:
+                met = {column: taps for column, taps in steps.items() if ends[0] <= column <= last - ends[1]}
+                _add_columns(*of_row, met, x, x_pixel, w)
+            rest.enter_context(other)
+        _add_columns(*of_row, steps, x, x_pixel, w, border, inside)
 
 
 def _add_columns(

@@ -22,6 +22,7 @@ from convalgos.cpu.backward import filter_rotation, per_thread, upsampled_rows
 from convalgos.cpu.dwconv import (
     block_activations,
     channel_blocking,
+    channel_forms,
     channel_kernels,
     padded_planes,
     plane_copies,
@@ -336,15 +337,14 @@ def _of_depthwise(size: int, lanes: int, form: int, groups: bool) -> Iterator[Ke
         for rows in row_tiling.folded_rows(stride):
             yield _kernel(row_kernels.filter_folded_row, size, lanes, form, rows, stride)
     most, block = channel_blocking.MOST_PIXELS[vector_bytes()], channel_kernels.filter_block
-    for vectors, sizes in channel_kernels.BLOCK_PIXELS.items():
-        for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_kernels.DEPTHWISE_ROWS):
+    for vectors, sizes in channel_forms.BLOCK_PIXELS.items():
+        for pixels, row in product((n for n in sizes if n <= most[vectors]), channel_forms.DEPTHWISE_ROWS):
             kernel = size, lanes, form, 1, 1, vectors, pixels, *row, 0
             yield from (_kernel(block, *kernel, kind) for kind in block_activations.kinds_of_block(kernel))
     if not groups:
         return
     for channels, filters in product(range(1, lanes + 1), repeat=2):
         if (channels, filters) != (1, 1):
-            squares = channel_kernels.GROUPED_ROWS if channels == filters else ((0, 0, 0),)
-            for pixels, row in product(channel_kernels.GROUPED_PIXELS, squares):
-                if pixels <= most[1]:
-                    yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row, 0, CLIP)
+            known = [n for n in channel_forms.pixels_known(channels, filters, 1) if n <= most[1]]
+            for pixels, row in product(known, channel_forms.rows_known(channels, filters)):
+                yield _kernel(block, size, lanes, form, channels, filters, 1, pixels, *row, 0, CLIP)
