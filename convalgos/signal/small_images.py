@@ -36,6 +36,8 @@ SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; 
 FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
+FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
+HALVES = frozenset(("ee", "eb", "eB", "e?", "be", "Be", "?e"))  # types of these
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
 FILLS = (int, float, complex)
@@ -86,6 +88,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
         def short(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto", **other: Any) -> Any:
+            if method == "direct" and not other and _are_few_halves(in1, in2, mode):
+                return (np.correlate if correlates else np.convolve)(in1, in2, mode)
             if method in ("auto", "direct") and not other:
                 y = convolved_small(in1, in2, mode, correlates, False)
                 if y is not None:
@@ -131,6 +135,15 @@ def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray
         return in1, in2
     dtype = np.result_type(in1, in2)
     return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
+
+
+def _are_few_halves(in1: Any, in2: Any, mode: Any) -> bool:
+    """Whether two signals give one of float16 in few products, which are NumPy's, as in SciPy."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not in1.ndim == in2.ndim == 1:
+        return False
+    if in1.dtype.char + in2.dtype.char not in HALVES or not 0 < in1.size * in2.size <= FEW_HALVES:
+        return False
+    return mode in ("full", "valid") or (mode == "same" and in1.size >= in2.size)
 
 
 def _has_many_axes(in1: Any, in2: Any) -> bool:
