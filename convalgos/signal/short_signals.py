@@ -15,7 +15,7 @@ import numpy as np
 
 from convalgos.signal.modes import larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_nearly_as_long, is_new_with_such_taps
-from convalgos.signal.small_calls import BYTES_OF_PRODUCTS
+from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, is_tiny_line
 from convalgos.signal.small_images import convolved_small
 from convalgos.signal.whole_transforms import ONE_THREAD, transformed_whole
 from convalgos.signal.window_sums import few_along
@@ -164,7 +164,8 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
         return np.convolve(x, w, "valid")
     most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
-    if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if x.size + w.size > LONGEST else most):
+    longer = x.size + w.size > LONGEST and not is_tiny_line(x, w)
+    if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if longer else most):
         return None
     if mode != "same":
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of "full" and "valid"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no mo
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
-TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
+TINY = 3 << 13  # the same of images with borders; Zen 5
 FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
 HALVES = frozenset(("ee", "eb", "eB", "e?", "be", "Be", "?e"))  # types of these
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
@@ -60,8 +61,11 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                     y = _called(in1, in2, correlates, _bordered, False, mode, boundary, fill, type(fill))
                     if y is not None:
                         return y
-                images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
-                if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
+                if (
+                    type(in1) is type(in2) is np.ndarray
+                    and in1.ndim == in2.ndim == 2
+                    and (in1.size * in2.size <= TINY or products_summed(in1.shape, in2.shape, mode) <= TINY)
+                ):
                     return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
             return function(in1, in2, mode, boundary, fillvalue, **other)
 
@@ -204,10 +208,10 @@ def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mo
     """
     if x.ndim < 2:
         return x.dtype is w.dtype and is_tiny_line(x, w)
-    if x.ndim != w.ndim or mode not in MODES or larger(x.shape, w.shape) != 0:
+    if x.ndim != w.ndim or mode not in MODES or not all(map(operator.ge, x.shape, w.shape)):
         return False
     most = TINY if make is _bordered else FEW_OF_VOLUMES if x.ndim > 2 else FEW
-    return products_summed(x.shape, w.shape, mode) <= most
+    return x.size * w.size <= most or products_summed(x.shape, w.shape, mode) <= most
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
