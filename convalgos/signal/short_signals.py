@@ -33,6 +33,7 @@ REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5,
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
+MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real,
 FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of both together; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
@@ -132,7 +133,7 @@ def _is_whole(
     """
     axes, lines = min(len(inside) + len(others), 3) - 1, len(inside) == 1
     if len(inside) > 3:
-        return are_alike(inside, ALIKE_COMPLEX_IMAGES)
+        return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
     if elements <= (REAL_ELEMENTS, FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
         return True
     if complexes == 2:
