@@ -13,6 +13,7 @@ from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.separable_calls import SeparableCalls, filter_separable
+from convalgos.cpu.filtering.small_windows import AT_ONCE
 from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
@@ -20,6 +21,7 @@ from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
 FEW = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
 BYTES = 3 << 16  # of an image, from which on a plan is faster; Sapphire Rapids, two threads
 BYTES_NARROW = 1 << 24  # products of a narrow one, times the bytes of each; Sapphire Rapids, two threads
+BYTES_LAID = 1 << 23  # of its rows with what lies beyond, from which on a plan is faster; Zen 5
 NARROW = 2  # rows for each column, from which vectors are filled by several rows; Zen 5
 SINGLE_TAPS = 1 << 12  # pixels from which on NumPy multiplies them by single taps; Sapphire Rapids
 SHORT = 2  # bytes of other numbers whose results are float32
@@ -95,7 +97,11 @@ def _fits(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, dtype: np.dtype)
     """Whether the compiled call takes these, and is the fastest way."""
     products = x.size * (rows.size + columns.size) * dtype.itemsize
     if _is_narrow(x.shape, dtype):
-        fast = products <= BYTES_NARROW
+        height, width = x.shape
+        laid = height * (
+            width * dtype.itemsize + AT_ONCE * vector_bytes()
+        )  # rows are laid out to be filtered
+        fast = products <= BYTES_NARROW and (rows.size == 1 or laid <= BYTES_LAID)
     else:
         fast = products <= BYTES_OF_PRODUCTS and x.size * dtype.itemsize <= BYTES
     if not fast:
