@@ -134,11 +134,18 @@ def own_wisdom(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "pruned"),
-    [((1, 1, 4096), 0), ((1, 1, 5120), 1), ((1, 1, 8192), 0), ((1, 16384, 1), 1), ((1, 100, 100), 0)],
+    ("lengths", "search"),
+    [
+        ((1, 1, 4096), engines.PRUNE),
+        ((1, 16384, 1), engines.PRUNE),
+        ((1, 100, 100), engines.PRUNE),
+        ((1, 128, 64), engines.PRUNE),
+        ((1, 64, 128), engines.DIRECT),
+        ((20, 12, 128), engines.DIRECT),
+    ],
 )
-def test_long_lines_are_not_searched_in_full(lengths, pruned, monkeypatch):
-    """FFTW would search for the two seconds that it has, and then guess."""
+def test_no_search_is_a_full_one(lengths, search, monkeypatch):
+    """FFTW would search for up to two seconds."""
     flags = []
 
     def noted(library, name, *arguments, result=None):
@@ -152,7 +159,7 @@ def test_long_lines_are_not_searched_in_full(lengths, pruned, monkeypatch):
     monkeypatch.setattr(engines, "learn_wisdom", lambda prefix: None)
     with pytest.raises(RuntimeError, match="has no r2c plan"):
         engines.Transform("fftw", "float32", lengths)
-    assert flags and all(bool(f & engines.PRUNE) == pruned for f in flags)
+    assert flags and all(f & ~engines.WISDOM_ONLY == search for f in flags)
 
 
 def test_wisdom_is_kept_and_read_back(own_wisdom):

@@ -342,3 +342,33 @@ def test_many_axes():
         check(y, getattr(scipy.signal, name)(x, w.astype("D"), mode), name, mode)
     with pytest.raises(ValueError):
         ca.signal.convolve(x, w[0], "full")
+
+
+@pytest.mark.parametrize("types", ["ff", "dd", "fi", "fd", "FF", "fD"])
+def test_axes_of_single_elements_do_not_matter(types):
+    rng = np.random.default_rng(5)
+    for n, k in ((300, 7), (9000, 33), (70_000, 20)):
+        x, w = (rng.standard_normal(s) * 9 for s in (n, k))
+        x, w = (a.astype(char) for a, char in zip((x, w), types, strict=True))
+        for mode in ("full", "same", "valid"):
+            for shape, axes in (((1, -1), None), ((1, -1), [0, 1]), ((-1, 1), 0), ((1, -1, 1), [2, 1])):
+                for _ in range(4):  # until the size is known
+                    y = ca.signal.fftconvolve(x.reshape(shape), w.reshape(shape), mode, axes=axes)
+                wanted = scipy.signal.fftconvolve(x.astype("D"), w, mode).reshape(shape)
+                assert y.shape == wanted.shape and y.dtype == np.result_type(*types, "f")
+                bound = 4e-6 if y.dtype.char in "fF" else 1e-12
+                assert abs(y - wanted).max() <= bound * abs(wanted).max()
+
+
+@pytest.mark.parametrize("char", "fdFD")
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_few_taps_along_the_columns_of_tall_arrays(char, width):
+    rng = np.random.default_rng(width)
+    whole = (rng.standard_normal((60_000, width)) - 1j * (char in "FD")).astype(char)
+    w = rng.standard_normal((9, 1)).astype(char)
+    for x in (whole, whole[::-1, ::-1], np.asfortranarray(whole)):
+        for mode in ("full", "same", "valid"):
+            y = ca.signal.fftconvolve(x, w, mode, axes=0)
+            wanted = scipy.signal.fftconvolve(x.astype("D"), w, mode, axes=0)
+            assert y.shape == wanted.shape and y.dtype == char
+            assert abs(y - wanted).max() <= (4e-6 if char in "fF" else 1e-12) * abs(wanted).max()

@@ -152,3 +152,21 @@ def test_states_of_long_columns(chars):
         assert np.allclose(
             *(m.filtfilt(h, 1.0, np.asfortranarray(x), axis) for m in (ca.signal, scipy.signal)), atol=1e-3
         )
+
+
+@pytest.mark.parametrize("types", ["ee", "eb", "?e"])
+def test_few_products_of_halves_are_those_of_scipy(types):
+    rng = np.random.default_rng(4)
+    for n, k in ((3, 1), (30, 5), (20, 20), (1, 1)):
+        x, w = (rng.integers(0, 2, s).astype(c) for s, c in zip((n, k), types, strict=True))
+        for mode in ("full", "same", "valid"):
+            for name in ("convolve", "correlate"):
+                ours, theirs = (getattr(m, name)(x, w, mode, "direct") for m in (ca.signal, scipy.signal))
+                assert ours.dtype == theirs.dtype == "e" and np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("types", ["i?", "?B", "l?", "??"])
+def test_methods_for_booleans_are_those_of_scipy(types):
+    for n, k in ((20, 1), (500, 30), (30_000, 9_000)):
+        x, w = (np.full(s, 2**30 + 1).astype(c) for s, c in zip((n, k), types, strict=True))
+        assert ca.signal.choose_conv_method(x, w) == scipy.signal.choose_conv_method(x, w)

@@ -111,7 +111,7 @@ def test_lines_are_those_of_scipy(char):
     for up, down in ((1, 1), (3, 2), (2, 5), (7, 9)):
         for signal in (x[0], x, x[:2, ::-2]):
             assert same(ca.signal.upfirdn(h, signal, up, down), scipy.signal.upfirdn(h, signal, up, down))
-    for image in (x.T, x[:2].T):  # the narrow one is filtered upright
+    for image in (x.T, x[:2].T):  # of the narrow one rows are taken together
         theirs = scipy.signal.sepfir2d(image, h[:1], h[4::-2])
         assert same(ca.signal.sepfir2d(image, h[:1], h[4::-2]), theirs)
     y = ca.signal.resample_poly(x, 4, 4)
@@ -185,7 +185,7 @@ def test_separable_filters_of_all_types(chars, monkeypatch):
     """Wide, tall and tiny images in whatever way they lie; filters longer than these, too."""
     rng, theirs = np.random.default_rng(sum(map(ord, chars))), scipy.signal.sepfir2d
     monkeypatch.setattr(scipy.signal, "sepfir2d", None)
-    for shape in ((1, 1), (1, 2), (3, 3), (7, 40), (60, 3), (80, 1), (21, 18)):
+    for shape in ((1, 1), (1, 2), (3, 3), (7, 40), (60, 3), (80, 1), (70, 7), (21, 18)):
         whole = drawn(rng, shape, np.dtype(chars[0]))
         for rows, columns in ((1, 1), (3, 1), (1, 5), (5, 3)):
             one = drawn(rng, 2 * rows, np.dtype(chars[1]))[::2]

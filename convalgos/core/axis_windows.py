@@ -78,6 +78,10 @@ class PixelWindow(NamedTuple):
         return self.pixels.outputs * self.step
 
     @property
+    def boundary(self) -> str:
+        return self.pixels.boundary
+
+    @property
     def sources(self) -> np.ndarray[Any, Any]:
         """As of `AxisWindow`."""
         at = self.pixels.sources[:, None]  # (pixels, 1)

@@ -46,18 +46,19 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
         'fft'
     """
     arrays = type(in1) is type(in2) is np.ndarray and type(mode) is str and not measure
-    if arrays and in1.dtype.kind in "iu" and in2.dtype.kind in "iu" and in1.size and in2.size:
-        return _of_integers(in1, in2, mode)
     if arrays and are_booleans(in1, in2) and in1.ndim == in2.ndim and in1.size and in2.size and mode in MODES:
         return "direct"  # they are not transformed
+    if arrays and in1.dtype.kind in "biu" and in2.dtype.kind in "biu" and in1.size and in2.size:
+        return _of_integers(in1, in2, mode)
     key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
     if arrays and (known := _known[key]) is not UNKNOWN:
         return known
     y = _chosen(in1, in2, mode, measure)
+    of_sizes = y is not None
     if y is None:
         y = scipy.signal.choose_conv_method(in1, in2, mode, measure)
-    if arrays and in1.dtype.kind in "fc" and in2.dtype.kind in "fc":
-        _keep(key, y)
+    if arrays and (of_sizes or (in1.dtype.kind in "bfc" and in2.dtype.kind in "bfc")):
+        _keep(key, y)  # of integers SciPy looks at the numbers
     return y
 
 
@@ -112,9 +113,8 @@ def _of_sizes(mode: str, shapes: tuple[Shape, Shape], parts: tuple[int, ...], re
     plan = signal_plan(
         (parts[0], 1, *sizes), (parts[1], 1, *shapes[1]), tuple(padding), 1, real, "auto", True
     )
-    if plan is None:
-        return None
-    return _keep(key, "fft" if plan.algorithm.startswith("cpu.fft") else "direct")
+    method = "fft" if plan is not None and plan.algorithm.startswith("cpu.fft") else "direct"
+    return _keep(key, None if plan is None else method)
 
 
 def _rounded(size: int) -> int:

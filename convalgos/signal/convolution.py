@@ -26,7 +26,7 @@ from convalgos.signal.exact_integers import (
 )
 from convalgos.signal.lines import long_signal
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
-from convalgos.signal.modes import MODES, MOST_AXES, larger, longest_last
+from convalgos.signal.modes import MODES, MOST_AXES, in_axes, larger, longer_axes, longest_last
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex
@@ -159,6 +159,9 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
         return None
     if x.ndim > MOST_AXES and _convolved(x, w) > MOST_AXES:
         return None
+    if (kept := longer_axes(x.shape, w.shape)) is not None:
+        y = by_plan(*in_axes(x, w, kept), mode, method)
+        return None if y is None else np.expand_dims(y, [i for i in range(x.ndim) if i not in kept])
     if (order := longest_last(x.shape, w.shape, mode)) is not None:
         x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
         y = by_plan(x, w, mode, method)
@@ -237,6 +240,11 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         axes = set(given)
         if len(axes) != len(given):
             return None
+    kept = longer_axes(x.shape, w.shape)
+    if kept is not None and (axes is None or axes & set(kept)):
+        along = None if axes is None else [kept.index(i) for i in kept if i in axes]
+        y = _floating(*in_axes(x, w, kept), mode, along, None)
+        return None if y is None else np.expand_dims(y, [i for i in range(x.ndim) if i not in kept])
     if axes is None and (y := few_complex(x, w, mode)) is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
     if (y := short_signals.transformed(x, w, mode, axes)) is not None:

@@ -65,3 +65,17 @@ def longest_last(shape1: tuple[int, ...], shape2: tuple[int, ...], mode: str) ->
     if counts[-1] >= NARROW or counts[longest] < NARROW * counts[-1]:
         return None
     return (*(i for i in range(len(counts)) if i != longest), longest)
+
+
+def longer_axes(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> list[int] | None:
+    """Axes along which two arrays have not one element each; None where these are all, or none."""
+    if 1 not in x_shape or 1 not in w_shape:
+        return None
+    kept = [i for i, pair in enumerate(zip(x_shape, w_shape, strict=True)) if pair != (1, 1)]
+    return kept if 0 < len(kept) < len(x_shape) else None
+
+
+def in_axes(x: np.ndarray, w: np.ndarray, kept: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays without the axes along which they have one element each."""
+    left_out = tuple(i for i in range(x.ndim) if i not in kept)
+    return x.squeeze(left_out), w.squeeze(left_out)

@@ -15,7 +15,7 @@ import numpy as np
 
 from convalgos.signal.modes import larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_nearly_as_long, is_new_with_such_taps
-from convalgos.signal.small_calls import BYTES_OF_PRODUCTS
+from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, is_tiny_line
 from convalgos.signal.small_images import convolved_small
 from convalgos.signal.whole_transforms import ONE_THREAD, transformed_whole
 from convalgos.signal.window_sums import few_along
@@ -33,6 +33,7 @@ REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5,
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
+MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real,
 FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of both together; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
@@ -132,7 +133,7 @@ def _is_whole(
     """
     axes, lines = min(len(inside) + len(others), 3) - 1, len(inside) == 1
     if len(inside) > 3:
-        return are_alike(inside, ALIKE_COMPLEX_IMAGES)
+        return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
     if elements <= (REAL_ELEMENTS, FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
         return True
     if complexes == 2:
@@ -164,7 +165,8 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
         return np.convolve(x, w, "valid")
     most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
-    if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if x.size + w.size > LONGEST else most):
+    longer = x.size + w.size > LONGEST and not is_tiny_line(x, w)
+    if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if longer else most):
         return None
     if mode != "same":
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of "full" and "valid"

@@ -23,6 +23,7 @@ BYTES_OF_SIGNAL = 1 << 20  # of one signal, which is copied; Sapphire Rapids
 VECTORS, BYTES_OF_VOLUME = 3 << 16, 1 << 19  # that are multiplied, and of what is laid out; Sapphire Rapids
 # Elements of a signal and a filter, and products of other numbers than floats; Zen 4
 TINY_LINE, TINY_PRODUCTS = 1 << 11, 1 << 14
+UNROLLED, UNROLLED_LINE = 11, 1 << 14  # taps for which NumPy has loops, and elements with so few; Zen 5
 KEPT = 1 << 26  # bytes of calls that are kept
 
 Function = Callable[..., Any]
@@ -69,7 +70,9 @@ def small(dtype: np.dtype, windows: Sequence[AxisWindow], turned: bool, fill: co
 
 def is_tiny_line(x: np.ndarray, w: np.ndarray) -> bool:
     """Whether NumPy's loop convolves two signals of a type before a compiled call is made for them."""
-    if not x.ndim == w.ndim == 1 or not x.size or not w.size or x.size + w.size > TINY_LINE:
+    if not x.ndim == w.ndim == 1 or not x.size or not w.size:
+        return False
+    if x.size + w.size > (UNROLLED_LINE if min(x.size, w.size) <= UNROLLED else TINY_LINE):
         return False
     return x.dtype.kind == "f" or x.size * w.size <= TINY_PRODUCTS
 

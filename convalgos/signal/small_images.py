@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ DOTS, TAPS_OF_DOTS = 8, 256  # outputs of so many taps at least, which are no mo
 SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
-TINY = 1 << 13  # the same of images with borders; Sapphire Rapids
+TINY = 3 << 13  # the same of images with borders; Zen 5
+FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
+HALVES = frozenset(("ee", "eb", "eB", "e?", "be", "Be", "?e"))  # types of these
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
 FILLS = (int, float, complex)
@@ -58,8 +61,11 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                     y = _called(in1, in2, correlates, _bordered, False, mode, boundary, fill, type(fill))
                     if y is not None:
                         return y
-                images = type(in1) is type(in2) is np.ndarray and in1.ndim == in2.ndim == 2
-                if images and products_summed(in1.shape, in2.shape, mode) <= TINY:
+                if (
+                    type(in1) is type(in2) is np.ndarray
+                    and in1.ndim == in2.ndim == 2
+                    and (in1.size * in2.size <= TINY or products_summed(in1.shape, in2.shape, mode) <= TINY)
+                ):
                     return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
             return function(in1, in2, mode, boundary, fillvalue, **other)
 
@@ -86,6 +92,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
     def decorated(function: Function) -> Function:
         @functools.wraps(function)
         def short(in1: Any, in2: Any, mode: Any = "full", method: Any = "auto", **other: Any) -> Any:
+            if method == "direct" and not other and _are_few_halves(in1, in2, mode):
+                return (np.correlate if correlates else np.convolve)(in1, in2, mode)
             if method in ("auto", "direct") and not other:
                 y = convolved_small(in1, in2, mode, correlates, False)
                 if y is not None:
@@ -131,6 +139,15 @@ def _few_products(in1: Any, in2: Any, mode: str) -> tuple[np.ndarray, np.ndarray
         return in1, in2
     dtype = np.result_type(in1, in2)
     return in1.astype(dtype, copy=False), in2.astype(dtype, copy=False)
+
+
+def _are_few_halves(in1: Any, in2: Any, mode: Any) -> bool:
+    """Whether two signals give one of float16 in few products, which are NumPy's, as in SciPy."""
+    if type(in1) is not np.ndarray or type(in2) is not np.ndarray or not in1.ndim == in2.ndim == 1:
+        return False
+    if in1.dtype.char + in2.dtype.char not in HALVES or not 0 < in1.size * in2.size <= FEW_HALVES:
+        return False
+    return mode in ("full", "valid") or (mode == "same" and in1.size >= in2.size)
 
 
 def _has_many_axes(in1: Any, in2: Any) -> bool:
@@ -191,10 +208,10 @@ def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mo
     """
     if x.ndim < 2:
         return x.dtype is w.dtype and is_tiny_line(x, w)
-    if x.ndim != w.ndim or mode not in MODES or larger(x.shape, w.shape) != 0:
+    if x.ndim != w.ndim or mode not in MODES or not all(map(operator.ge, x.shape, w.shape)):
         return False
     most = TINY if make is _bordered else FEW_OF_VOLUMES if x.ndim > 2 else FEW
-    return products_summed(x.shape, w.shape, mode) <= most
+    return x.size * w.size <= most or products_summed(x.shape, w.shape, mode) <= most
 
 
 def _rows(x: np.ndarray) -> np.ndarray:

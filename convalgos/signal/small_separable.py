@@ -13,14 +13,16 @@ from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
 from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.separable_calls import SeparableCalls, filter_separable
+from convalgos.cpu.filtering.small_windows import AT_ONCE
 from convalgos.signal.mixed_types import FLOATING
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
 
 FEW = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
 BYTES = 3 << 16  # of an image, from which on a plan is faster; Sapphire Rapids, two threads
-BYTES_UPRIGHT = 1 << 24  # products of a narrow one, times the bytes of each; Sapphire Rapids, two threads
-NARROW = 8  # rows for each column, from which vectors are filled by columns; Sapphire Rapids
+BYTES_NARROW = 1 << 24  # products of a narrow one, times the bytes of each; Sapphire Rapids, two threads
+BYTES_LAID = 1 << 23  # of its rows with what lies beyond, from which on a plan is faster; Zen 5
+NARROW = 2  # rows for each column, from which vectors are filled by several rows; Zen 5
 SINGLE_TAPS = 1 << 12  # pixels from which on NumPy multiplies them by single taps; Sapphire Rapids
 SHORT = 2  # bytes of other numbers whose results are float32
 OF_TAPS = {"f": "f", "d": "fd", "F": "fF", "D": "fdD"}  # types of filters, by those of results
@@ -61,7 +63,7 @@ def small_both_axes(function: Function) -> Function:
                 if dtype is not None and times:
                     return _times(input.astype(dtype), hrow[0], hcol[0])
                 if dtype is not None and calls is not None and _fits(input, hrow, hcol, dtype):
-                    calls.add(input, hrow, hcol, dtype, _is_upright(input.shape, dtype))
+                    calls.add(input, hrow, hcol, dtype, _is_narrow(input.shape, dtype))
                     if (y := call(address, input, hrow, hcol)) is not None:  # no thread took the slot since
                         return y
             if few:
@@ -94,8 +96,12 @@ def _result(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.dtype | 
 def _fits(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, dtype: np.dtype) -> bool:
     """Whether the compiled call takes these, and is the fastest way."""
     products = x.size * (rows.size + columns.size) * dtype.itemsize
-    if _is_upright(x.shape, dtype):
-        fast = products <= BYTES_UPRIGHT
+    if _is_narrow(x.shape, dtype):
+        height, width = x.shape
+        laid = height * (
+            width * dtype.itemsize + AT_ONCE * vector_bytes()
+        )  # rows are laid out to be filtered
+        fast = products <= BYTES_NARROW and (rows.size == 1 or laid <= BYTES_LAID)
     else:
         fast = products <= BYTES_OF_PRODUCTS and x.size * dtype.itemsize <= BYTES
     if not fast:
@@ -104,8 +110,8 @@ def _fits(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, dtype: np.dtype)
     return aligned and all(bool(np.isfinite(h).all()) for h in (rows, columns))
 
 
-def _is_upright(shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether vectors are filled by columns, along which narrow images are long."""
+def _is_narrow(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether vectors are filled by elements of several rows, as one row does not fill one."""
     height, width = shape
     return height >= NARROW * width and width * min(dtype.itemsize, 8) <= vector_bytes()
 

@@ -11,8 +11,9 @@ import math
 
 import numpy as np
 
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.core.errors import missing
+from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.small_windows import SmallWindows, filter_small
 from convalgos.signal.modes import MODES, larger, larger_first, wanted_of
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
@@ -164,11 +165,19 @@ def _planes(x: np.ndarray, w: np.ndarray, counts: list[int]) -> np.ndarray | Non
 def _windows(key: tuple[str, tuple[int, ...], tuple[int, ...]]) -> SmallWindows:
     """Of a type's character and the shapes of x and w: the outputs that lie inside; a signal is one row."""
     char, x_shape, w_shape = key
-    ahead = [AxisWindow(1)] * (2 - len(x_shape))
     along = [AxisWindow(n, k, windows=n - k + 1) for n, k in zip(x_shape, w_shape, strict=True)]
-    made = SmallWindows(np.dtype(char), ahead + along, True)
+    ahead, dtype = [AxisWindow(1)] * (2 - len(along)), np.dtype(char)
+    if _is_narrow(x_shape, w_shape, dtype):
+        made = SmallWindows(dtype, [AxisWindow(1), PixelWindow(along[0], x_shape[1])], True)
+    else:
+        made = SmallWindows(dtype, ahead + along, True)
     _known.keep(key, made, made.nbytes)
     return made
+
+
+def _is_narrow(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether columns are summed of rows that fill no vector, and are taken as one."""
+    return len(w_shape) == 2 and w_shape[1] == 1 and x_shape[1] * dtype.itemsize < vector_bytes()
 
 
 def _sum_piece(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> bool:
@@ -176,6 +185,8 @@ def _sum_piece(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> bool:
     call, key = filter_small(), (y.dtype.char, x.shape, w.shape)
     assert call is not None
     windows = known if (known := _known[key]) is not UNKNOWN else _windows(key)
+    if _is_narrow(x.shape, w.shape, y.dtype):
+        x = x.reshape(-1)
     if call(windows.address, x, w, y) is not None:
         return True
     if x.flags.aligned and w.flags.aligned:

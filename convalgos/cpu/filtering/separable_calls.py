@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.cpu.filtering.small_elements import (
     DTYPE,
     HEAD,
@@ -48,7 +48,7 @@ TABLE = fields("array new entries")
 # `SmallWindows` that comes first, and whether it filters columns; and where a result is before its transpose
 ENTRY = fields(
     "x_type row_type column_type height width row_taps column_taps dtype size part x_kind row_kind "
-    "column_kind x rows columns first upright y"
+    "column_kind x rows columns first joined"
 )
 
 _release = external("Py_DecRef", 1, returns=False)
@@ -84,32 +84,53 @@ def _store(builder: Value, part: Value, target: Value, number: Value) -> None:
 
 
 @jit.helper
-def convert_number(kind: int, part: int, target: int, source: int) -> None:
-    if kind == SINGLE:
-        store_single(part, target, source)
-    elif kind == DOUBLE:
-        copy_element(target, source, 8)
-    elif kind == HALF:  # of images, whose results are float32
-        widen_bias(0, source, target, 1)
-    elif kind == UINT64:
-        store_unsigned(part, target, word_of(source))
+def convert_integers(
+    kind: int, part: int, size: int, target: int, source: int, step: int, count: int
+) -> None:
+    if kind == INT8:
+        for i in range(count):
+            store_integer(part, target + i * size, carray(pointer(source + i * step), 1, np.int8)[0])
+    elif kind == UINT8:
+        for i in range(count):
+            store_integer(part, target + i * size, carray(pointer(source + i * step), 1, np.uint8)[0])
+    elif kind == INT16:
+        for i in range(count):
+            store_integer(part, target + i * size, carray(pointer(source + i * step), 1, np.int16)[0])
+    elif kind == UINT16:
+        for i in range(count):
+            store_integer(part, target + i * size, carray(pointer(source + i * step), 1, np.uint16)[0])
+    elif kind == UINT32:
+        for i in range(count):
+            number = carray(pointer(source + i * step), 1, np.int32)[0] & 0xFFFFFFFF
+            store_integer(part, target + i * size, number)
+    elif kind == INT64:
+        for i in range(count):
+            store_integer(part, target + i * size, word_of(source + i * step))
     else:
-        number = 0
-        if kind == INT8:
-            number = carray(pointer(source), 1, np.int8)[0]
-        elif kind == UINT8:
-            number = carray(pointer(source), 1, np.uint8)[0]
-        elif kind == INT16:
-            number = carray(pointer(source), 1, np.int16)[0]
-        elif kind == UINT16:
-            number = carray(pointer(source), 1, np.uint16)[0]
-        elif kind == UINT32:
-            number = carray(pointer(source), 1, np.int32)[0] & 0xFFFFFFFF
-        elif kind == INT64:
-            number = word_of(source)
-        else:
-            number = carray(pointer(source), 1, np.int32)[0]
-        store_integer(part, target, number)
+        for i in range(count):
+            store_integer(part, target + i * size, carray(pointer(source + i * step), 1, np.int32)[0])
+
+
+@jit.helper
+def convert_numbers(kind: int, part: int, size: int, target: int, source: int, step: int, count: int) -> None:
+    """Numbers some bytes apart to elements of `size`, whose real part takes `part`; kinds as of `KINDS`."""
+    if kind == NOT:
+        for i in range(count):
+            copy_element(target + i * size, source + i * step, size)
+    elif kind == SINGLE:
+        for i in range(count):
+            store_single(part, target + i * size, source + i * step)
+    elif kind == DOUBLE:
+        for i in range(count):
+            copy_element(target + i * size, source + i * step, 8)
+    elif kind == HALF:  # of images, whose results are float32
+        for i in range(count):
+            widen_bias(0, source + i * step, target + i * size, 1)
+    elif kind == UINT64:
+        for i in range(count):
+            store_unsigned(part, target + i * size, word_of(source + i * step))
+    else:
+        convert_integers(kind, part, size, target, source, step, count)
 
 
 @jit.helper
@@ -117,8 +138,7 @@ def converted_taps(e: Any, kind: int, target: int, source: int, step: int, count
     """(address, bytes between) of taps, which are converted where they are of some kind."""
     if kind == NOT:
         return source, step
-    for i in range(count):
-        convert_number(kind, e.part, target + i * e.size, source + i * step)
+    convert_numbers(kind, e.part, e.size, target, source, step, count)
     return target, e.size
 
 
@@ -127,34 +147,23 @@ def filter_both(e: Any, x: int, one: int, two: int, y: int) -> bool:
     """Whether it did, for arrays x, one and two, and the address of what is written."""
     steps = word_of(x + STRIDES)
     image, x_row, x_column = word_of(x + HEAD), word_of(steps), word_of(steps + 8)
-    if e.x_kind != NOT:
-        for i in range(e.height):
-            for j in range(e.width):
-                to = e.x + (i * e.width + j) * e.size
-                convert_number(e.x_kind, e.part, to, image + i * x_row + j * x_column)
+    if e.x_kind != NOT or (e.joined and x_row != e.width * x_column):
+        together = e.height if x_row == e.width * x_column else 1  # rows that follow each other
+        count = e.width * together
+        for i in range(0, e.height, together):
+            to = e.x + i * e.width * e.size
+            convert_numbers(e.x_kind, e.part, e.size, to, image + i * x_row, x_column, count)
         image, x_row, x_column = e.x, e.width * e.size, e.size
     row_step, column_step = word_of(word_of(one + STRIDES)), word_of(word_of(two + STRIDES))
     rows, row_step = converted_taps(e, e.row_kind, e.rows, word_of(one + HEAD), row_step, e.row_taps)
     columns, column_step = converted_taps(
         e, e.column_kind, e.columns, word_of(two + HEAD), column_step, e.column_taps
     )
-    target = y
-    if e.upright:
-        target = e.y
-        x_row, x_column = x_column, x_row
-        rows, columns = columns, rows
-        row_step, column_step = column_step, row_step
     a = carray(pointer(e.first), 1, WINDOW_FIELDS)[0]
     between = carray(pointer(a.next), 1, WINDOW_FIELDS)[0].x_rows
     if not run_windows(e.first, image, x_row, x_column, rows, 0, row_step, between):
         return False
-    if not run_windows(a.next, between, a.columns * a.size, a.size, columns, column_step, 0, target):
-        return False
-    if e.upright:
-        for i in range(e.height):
-            for j in range(e.width):
-                copy_element(y + (i * e.width + j) * e.size, e.y + (j * e.height + i) * e.size, e.size)
-    return True
+    return run_windows(a.next, between, a.columns * a.size, a.size, columns, column_step, 0, y)
 
 
 @jit.helper
@@ -230,32 +239,37 @@ class SeparableCalls:
         self._asked[slot] += 1
         return self._asked[slot] % AGAIN == 1
 
-    def add(self, x: np.ndarray, one: np.ndarray, two: np.ndarray, dtype: np.dtype, upright: bool) -> None:
+    def add(self, x: np.ndarray, one: np.ndarray, two: np.ndarray, dtype: np.dtype, narrow: bool) -> None:
         """Know images like x (height, width), filtered by filters like these, with results of a type.
 
-        `upright`: columns are filtered first.
+        `narrow`: rows of the image are taken as one, where they are not filtered.
         """
         (height, width), row_taps, column_taps = x.shape, one.size, two.size
         scratch = [np.zeros(a.shape, dtype) for a in (x, one, two)]
         names = [SAME_BYTES.get(a.dtype.name, a.dtype.name) for a in (x, one, two)]
         kinds = [NOT if name == dtype.name else KINDS.index(name) for name in names]
-        sizes, taps = (height, width), (column_taps, row_taps)
-        if upright:
-            sizes, taps = sizes[::-1], taps[::-1]
-        across, along = (AxisWindow(n, k, k // 2, "symmetric") for n, k in zip(sizes, taps, strict=True))
-        first = SmallWindows(dtype, [across.unfiltered, along], True)
-        first.then(SmallWindows(dtype, [across, along.unfiltered], True))
-        y = np.empty(sizes, dtype)
+        across = AxisWindow(height, column_taps, column_taps // 2, "symmetric")
+        along = AxisWindow(width, row_taps, row_taps // 2, "symmetric")
+        joined = narrow and row_taps == 1
+        by_rows = _joined(across.unfiltered, width) if joined else [across.unfiltered, along]
+        by_columns = _joined(across, width) if narrow else [across, along.unfiltered]
+        first = SmallWindows(dtype, by_rows, True)
+        first.then(SmallWindows(dtype, by_columns, True))
         values = (
             *(type_word(a.dtype) for a in (x, one, two)), height, width, row_taps, column_taps, id(dtype),
             dtype.itemsize, dtype.itemsize // (2 if dtype.kind == "c" else 1), *kinds,
-            *(a.ctypes.data for a in scratch), first.address, int(upright), y.ctypes.data,
+            *(a.ctypes.data for a in scratch), first.address, int(joined),
         )  # fmt: skip
         slot = _slot(x, one, two)
         before = self._held[slot]
         self._entries[slot] = values
-        self._held[slot] = scratch, first, y, dtype
+        self._held[slot] = scratch, first, dtype
         del before  # only now, as the entry pointed to it
+
+
+def _joined(across: AxisWindow, width: int) -> list[AxisWindow | PixelWindow]:
+    """Windows along columns of rows that are taken as one."""
+    return [AxisWindow(1), PixelWindow(across, width)]
 
 
 def _slot(x: np.ndarray, one: np.ndarray, two: np.ndarray) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.allocator import aligned_zeros, whole_lines
-from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.core.boundaries import COPIES
 from convalgos.cpu.filtering.small_elements import (
     HEAD,
@@ -197,12 +197,15 @@ class SmallWindows:
     and where each row of taps lies in a window.
 
     Args:
-        windows: of the filter, along each axis of x: (..., along columns, along rows).
+        windows: of the filter, along each axis of x: (..., along columns, along rows). One of pixels
+            sums along the columns of a narrow image, whose rows it takes as a single one.
         turned: whether the filter is turned around, as in a convolution.
         fill: what lies outside where nothing is copied.
     """
 
-    def __init__(self, dtype: np.dtype, windows: Sequence[AxisWindow], turned: bool, fill: complex = 0):
+    def __init__(
+        self, dtype: np.dtype, windows: Sequence[AxisWindow | PixelWindow], turned: bool, fill: complex = 0
+    ):
         self.dtype, address_of = dtype, jit.data_address()
         *of_rows, of_columns = windows
         self.shape = tuple([w.outputs for w in windows])
@@ -212,21 +215,25 @@ class SmallWindows:
         lanes = simd.vector_bytes() // size
         pitch = of_columns.outputs + of_columns.taps - 1 + AT_ONCE * lanes
         wide = element * self.shape[-1] > AT_ONCE * simd.vector_bytes()
-        rows, tap_rows = math.prod(self.shape[:-1]), math.prod([w.taps for w in of_rows])
+        rows, taps, tap_columns = math.prod(self.shape[:-1]), [w.taps for w in of_rows], of_columns.taps
         apart = [pitch * numbers]  # numbers from row to row, and ahead of that those from plane to plane
         for w in of_rows[:0:-1]:
             apart.insert(0, (w.outputs + w.taps - 1) * apart[0])
+        of_taps = apart
+        if isinstance(of_columns, PixelWindow):
+            taps, tap_columns, of_taps = [of_columns.pixels.taps], 1, [of_columns.step * numbers]
+        tap_rows = math.prod(taps)
         (low, inside, high, first), ends = _along_rows(of_columns)
         tables = [
             _rows_of(of_rows), np.array(ends, np.int64), _places_of_rows(self.shape[:-1], apart),
-            _places_of_rows([w.taps for w in of_rows], apart),
+            _places_of_rows(taps, of_taps),
         ]  # fmt: skip
         padded_rows = len(tables[0])
         self._tables = np.concatenate(tables)
         at = itertools.accumulate([8 * len(table) for table in tables[:-1]], initial=address_of(self._tables))
         row_sources, of_ends, places, tap_places = at
         laid = whole_lines((padded_rows + AT_ONCE) * pitch * element)
-        nbytes = laid + tap_rows * of_columns.taps * element
+        nbytes = laid + tap_rows * tap_columns * element
         shared = padded_rows == 1 and not fill and not ends
         self._memory = scratch(nbytes) if shared else aligned_zeros(nbytes, np.uint8)
         if fill:
@@ -235,7 +242,7 @@ class SmallWindows:
         values = {
             "kernel": small_windows(kind, int(wide or rows < AT_ONCE), size, lanes), "padded": padded,
             "pitch": pitch, "taps": padded + laid, "size": element, "tap_rows": tap_rows,
-            "tap_columns": of_columns.taps, "turned": int(turned), "rows": rows, "columns": self.shape[-1],
+            "tap_columns": tap_columns, "turned": int(turned), "rows": rows, "columns": self.shape[-1],
             "row_sources": row_sources, "padded_rows": padded_rows, "low": low, "inside": inside,
             "high": high, "first": first, "shared": int(shared), "ends": of_ends,
             "low_ends": low if ends else 0, "high_ends": high if ends else 0,
@@ -256,7 +263,7 @@ class SmallWindows:
         following.record["x_rows"] = self._between.ctypes.data
 
 
-def _rows_of(windows: Sequence[AxisWindow]) -> np.ndarray:
+def _rows_of(windows: Sequence[AxisWindow | PixelWindow]) -> np.ndarray:
     """Which row of x, counted over all planes, lies at each of the rows that windows read; -1 for `fill`."""
     rows = windows[0].sources
     for w in windows[1:]:
@@ -273,7 +280,7 @@ def _places_of_rows(counts: Sequence[int], apart: Sequence[int]) -> np.ndarray:
     return np.concatenate([places, np.zeros(AT_ONCE - 1, np.int64)])
 
 
-def _along_rows(w: AxisWindow) -> tuple[tuple[int, int, int, int], list[int]]:
+def _along_rows(w: AxisWindow | PixelWindow) -> tuple[tuple[int, int, int, int], list[int]]:
     """How many places of a row lie before x, inside it and behind it, and where x is read from on.
 
     And, where what lies outside is copied, which elements of x lie before and behind.
