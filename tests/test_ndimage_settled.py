@@ -59,3 +59,22 @@ def test_only_sums_that_can_be_told_apart_go_along_lines():
     assert passes(np.outer(line, line), "i4", "i4") is None
     assert passes(1e6 * np.outer(line, line), "u2", "i4") is None
     assert passes(np.outer(line, line)[None], axes=[AxisWindow(2), *axes]) is not None
+
+
+@pytest.mark.parametrize("given", ["B", "h", "H"])
+@pytest.mark.parametrize("taps", [(19, 33), (30, 5)])
+def test_windows_beside_whole_numbers_are_summed_again(given, taps):
+    """Many windows of a flat image, few of noise; rounded weights leave sums of lines far from exact."""
+    rng, dtype = np.random.default_rng(taps[1]), np.dtype(given)
+    left, right = (rng.random(n).astype(np.float32) for n in taps)
+    w = np.outer(left / left.sum(), right / right.sum())
+    axes = [AxisWindow(90, n, n // 2) for n in taps]
+    assert settled_windows.settled_window(w.astype(np.float64), dtype, dtype, axes, 0.0) is not None
+    noise = pictures(rng, (70, 90), given)[0]
+    flat, halves, steps = np.full_like(noise, 113), noise.copy(), np.full_like(noise, 255)
+    halves[:, 20:81] = 113
+    steps[:, 45:] = 90
+    for mode in ("nearest", "constant"):
+        for x in (noise, flat, halves, steps):
+            expected = scipy.ndimage.correlate(x, w, mode=mode)
+            np.testing.assert_array_equal(ndimage.correlate(x, w, mode=mode), expected)

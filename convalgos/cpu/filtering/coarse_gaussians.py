@@ -42,7 +42,7 @@ from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
 # Standard deviations in steps of the grid, from the coarsest grid to a fine one
 RATIOS = (1.8, 2.0, 2.2, 2.6, 3.0, 4.0)
 LEAST_STEP = 5  # with which it takes less time than a recursion; Zen 4
-PLANES = 32  # elements of rows, up to which lines across them are turned over to lie in rows; Zen 5
+PLANES = 15  # elements of rows, up to which lines across them are turned over to lie in rows; Zen 5
 SMALL = 1 << 17  # bytes between two passes that may begin anywhere: a place of its own takes 2 us
 PHASES = 9  # places between two of the grid at which the error is found
 SPLINES = np.array((1, 120, 1191, 2416, 1191, 120, 1)) / 5040  # a cubic B-spline by another, on the grid

@@ -25,10 +25,10 @@ from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.vectors import simd
 
 LONG = 220  # standard deviations in a line from which on blocks take less time than `grid_lines`; Zen 5
-NARROW = 2.8  # times one in elements, from as many on with FEW lines: places of narrow ones are more; Zen 5
+NARROW = 4.0  # times one in elements, from as many on with FEW lines: places of narrow ones are more; Zen 5
 FEW = 3  # lines that are not filtered some at a time
 CHUNK = 64  # blocks of a line that are filtered at a time, at most
-SHARE = 1 << 16  # products that are worth a thread; Zen 5
+SHARE = 1 << 17  # products that are worth a thread; Zen 5
 
 
 def is_long_line(count: int, size: int, sigma: float) -> bool:

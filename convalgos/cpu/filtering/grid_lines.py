@@ -30,14 +30,14 @@ SHARE = 1 << 12  # elements that are worth a thread; Zen 5
 # x and y are (lines, size, after), of elements of x_bytes and y_bytes. A line has the elements that `sources`
 # names, `places` of them, its own ones from `low` on; -1 is `filling`. Place j of the grid is the sum of
 # `taps` of them from firsts[j] on, times down (rows, taps); `middle` filters the `laid` places that `along`
-# names, if it has taps. Of y, the elements from starts[r] on are sums of SPREAD places from spreads[r] on,
-# times up (SPREAD, up_pitch). `load` and `store` convert elements, or are 0; `turn` and `turn_back` turn
-# planes over. In scratch are lines and outputs, `line_pitch` elements apart, places of grids, `grid_pitch`
-# apart, and a plane.
+# names, if it has taps. Of y, the elements from starts[r] on lie in the interval spreads[r] between places,
+# at the shares of a step that `shares` has; `scales` are those of `interval_cubics`. `load` and `store`
+# convert elements, or are 0; `turn` and `turn_back` turn planes over. In scratch are lines and outputs,
+# `line_pitch` elements apart, places of grids, `grid_pitch` apart, their cubics, and a plane.
 GRID_LINE_FIELDS = fields(
     "x y scratch scratch_bytes tasks lines size after places low sources filling rows taps firsts down laid "
-    "along middle middle_taps starts spreads runs up up_pitch load store turn turn_back x_bytes y_bytes "
-    "sums_at laid_at filtered_at out_at elements_at line_pitch grid_pitch"
+    "along middle middle_taps starts spreads runs shares scales intervals load store turn turn_back x_bytes "
+    "y_bytes sums_at laid_at filtered_at cubics_at out_at elements_at line_pitch grid_pitch"
 )
 
 
@@ -127,10 +127,13 @@ def filter_together(
             gather_places(size, sums + at, a.along, 0, a.laid, laid + at, a.filling)
             filter_places(size, lanes, laid + at, a.laid, a.middle, a.middle_taps, filtered + at)
         spread = filtered
+    cubics = scratch + a.cubics_at
+    for k in range(count):
+        at = k * a.grid_pitch * size
+        interval_cubics(size, lanes, spread + at, a.intervals, a.scales, cubics + SPREAD * at, a.grid_pitch)
     spread_places(
-        size, lanes, count, spread, a.grid_pitch, a.starts, a.spreads, a.runs, a.up, a.up_pitch, a.size, y,
-        pitch,
-    )  # fmt: skip
+        size, lanes, count, cubics, a.grid_pitch, a.starts, a.spreads, a.runs, a.shares, a.size, y, pitch
+    )
 
 
 @jit.helper
@@ -190,27 +193,44 @@ def filter_places(v: Vec, places: Value, count: Value, weights: Value, taps: Val
 
 
 @simd.emitter
+def interval_cubics(v: Vec, places: Value, count: Value, scales: Value, cubics: Value, pitch: Value) -> None:
+    """cubics[k][j]: what u**k has in the cubic B-spline from place j + 1 to j + 2, u from 0 to 1; scales are
+    a sixth and a half."""
+    source, to, by = (v.pointer(address) for address in (places, cubics, scales))
+    sixth, half = (v.broadcast(by, i) for i in range(2))
+    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as vector:
+        j = v.imul(vector, v.lanes)
+        one, two, three, four = (v.load(source, v.iadd(j, t)) for t in range(SPREAD))
+        outer = v.fadd(one, three)
+        terms = (
+            v.fmul(v.axpy(4.0, two, outer), sixth),
+            v.fmul(v.fsub(three, one), half),
+            v.fmul(v.axpy(-2.0, two, outer), half),
+            v.fmul(v.axpy(3.0, v.fsub(two, three), v.fsub(four, one)), sixth),
+        )
+        for k, term in enumerate(terms):
+            v.store(term, to, v.iadd(v.imul(pitch, k), j))
+
+
+@simd.emitter
 def spread_places(
-    v: Vec, LINES: int, places: Value, places_pitch: Value, starts: Value, firsts: Value, runs: Value,
-    weights: Value, pitch: Value, size: Value, y: Value, y_pitch: Value,
+    v: Vec, LINES: int, cubics: Value, pitch: Value, starts: Value, intervals: Value, runs: Value,
+    shares: Value, size: Value, y: Value, y_pitch: Value,
 ) -> None:  # fmt: skip
-    """y[i] = sum_t weights[t][i] * places[firsts[run] + t] of each run, and some behind it, up to `size`."""
-    source, w, to = (v.pointer(address) for address in (places, weights, y))
-    rows = [v.imul(pitch, t) for t in range(SPREAD)]
-    froms = [v.imul(places_pitch, k) for k in range(LINES)]
+    """y[i] = the cubic of each run at shares[i], and some behind it, up to `size`."""
+    source, share, to = (v.pointer(address) for address in (cubics, shares, y))
+    froms = [[v.imul(pitch, SPREAD * k + t) for t in range(SPREAD)] for k in range(LINES)]
     outs = [v.imul(y_pitch, k) for k in range(LINES)]
     with v.loop(runs) as run:
-        begin, first = v.table64(starts, run), v.table64(firsts, run)
+        begin, first = v.table64(starts, run), v.table64(intervals, run)
         count = v.isub(v.table64(starts, v.iadd(run, 1)), begin)
-        scales = [[v.broadcast(source, v.iadd(v.iadd(k, first), t)) for t in range(SPREAD)] for k in froms]
+        terms = [[v.broadcast(source, v.iadd(place, first)) for place in line] for line in froms]
         with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as vector:
             at = v.iadd(begin, v.imul(vector, v.lanes))
-            loaded = [v.load(w, v.iadd(row, at)) for row in rows]
-            totals = []
-            for each in scales:
-                total = v.fmul(loaded[0], each[0])
-                for weight, scale in zip(loaded[1:], each[1:], strict=True):
-                    total = v.fma(weight, scale, total)
+            u, totals = v.load(share, at), []
+            for *lower, total in terms:
+                for term in reversed(lower):
+                    total = v.fma(total, u, term)
                 totals.append(total)
             rest = v.isub(size, at)
             with v.choose(v.isub(rest, v.lanes)) as (whole, part):
@@ -246,8 +266,9 @@ class GridLinePass:
         weights[: down.rows, : down.weights.shape[1]], firsts[: down.rows] = down.weights, down.firsts
         starts = np.flatnonzero(np.diff(up.firsts, prepend=-1, append=-1))
         spreads = up.firsts[starts[:-1]]
-        back = np.zeros((SPREAD, size + lanes), dtype)
-        back[:, :size] = up.weights.T
+        shares, scale = np.zeros(size + lanes, dtype), up.weights[0].sum()
+        shares[:size] = up.weights @ np.arange(-1, 3) / scale  # splines of places, which are where they lie
+        scales = np.array((scale / 6, scale / 2), dtype)
         laid = along.sources if along else np.zeros(0, np.int64)
         middle = along.weights.astype(dtype) if along else np.zeros((1, 0), dtype)
         filling = np.full(1, fill, dtype)
@@ -255,21 +276,22 @@ class GridLinePass:
         spanned = max(len(down.sources), int(firsts.max()) + taps, low + size + lanes)
         pitch, grid = -(-spanned // lanes) * lanes, max(rows, len(laid)) + 2 * lanes
         held = many if after == 1 else -(-after // lanes) * lanes + MANY  # lines
-        counts = held * pitch, *[max(many, MANY) * grid] * 3, held * pitch, size * after * (after > 1)
+        grids = max(many, MANY) * grid
+        counts = held * pitch, *[grids] * 3, SPREAD * grids, held * pitch, size * after * (after > 1)
         places = np.cumsum([whole_lines(count * each) for count in counts])  # bytes
         address = jit.data_address()
         values = (
             0, 0, 0, places[-1], tasks, lines, size, after, len(down.sources), low,
             address(down.sources), address(filling), rows, taps, address(firsts), address(weights), len(laid),
             address(laid), address(middle), middle.shape[1], address(starts), address(spreads), len(spreads),
-            address(back), size + lanes,
+            address(shares), address(scales), int(spreads.max()) + 1,
             load_line(KINDS.index(of.name), each, lanes) if of else 0,
             store_within(KINDS.index(into.name), each, lanes) if into else 0,
             *((turn_panel(each, lanes, 0), turn_panel(each, lanes, 1)) if after > 1 else (0, 0)),
-            (of or dtype).itemsize, (into or dtype).itemsize, *places[:5], pitch, grid,
+            (of or dtype).itemsize, (into or dtype).itemsize, *places[:6], pitch, grid,
         )  # fmt: skip
         record, names = np.array(values, np.int64), GRID_LINE_FIELDS.names
-        kept: Any = down, laid, filling, weights, firsts, middle, starts, spreads, back
+        kept: Any = down, laid, filling, weights, firsts, middle, starts, spreads, shares, scales
         kernel = filter_grid_lines(each, lanes, many) if after == 1 else filter_grid_planes(each, lanes)
         self.run = RecordLaunch(kernel, record, names, tasks * int(places[-1]), tasks, kept)
 

@@ -35,7 +35,7 @@ FIELDS = fields(
     "row_taps row_low after pixels row_weights row_sources row_exact row_bounds load store reload sums "
     "row_sums settle row_settle whole row_whole filling scratch scratch_bytes tasks ring shifted_at lines_at "
     "line_bytes border_bytes stored_at ring_at rows_at_once planes deep_taps deep_low deep_weights "
-    "deep_sources deep_sums deep_at ending"
+    "deep_sources deep_sums deep_at ending window"
 )
 
 AXIS = fields("size step taps low sources")  # an axis across lines; step: lines from one of its elements on

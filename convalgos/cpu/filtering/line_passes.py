@@ -16,7 +16,7 @@ import numpy as np
 from convalgos.core.allocator import whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.window_borders import border_elements, filling
-from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, whole_sums
+from convalgos.cpu.filtering import line_drivers, line_elements, line_sums, settling, whole_sums
 from convalgos.cpu.filtering.line_endings import PLAIN, end_line
 from convalgos.cpu.filtering.line_steps import (
     CLOSE,
@@ -215,7 +215,7 @@ class LinePass:
         positive = source.kind in "ub" and min(*step.weights, step.fill) >= 0  # where sums of 0 are exact
         bounds = np.array((error, 1 - error, 0 if positive else -1), self.dtype)
         kind = line_elements.KINDS.index(self.y_dtype.name)
-        kernel = whole_sums.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
+        kernel = settling.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)
 
     def _fuse(self, across: LineStep, along: LineStep) -> None:

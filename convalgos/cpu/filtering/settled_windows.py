@@ -15,6 +15,7 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.cpu.filtering.line_borders import border_place, fill_borders
 from convalgos.cpu.filtering.line_drivers import FIELDS
 from convalgos.cpu.filtering.line_elements import KINDS
@@ -22,7 +23,7 @@ from convalgos.cpu.filtering.line_passes import UNITS, LinePass
 from convalgos.cpu.filtering.line_steps import CLOSE, DIGITS, LineStep, way_of_sums
 from convalgos.cpu.filtering.line_sums import FUSED, ROWS, sum_lines
 from convalgos.cpu.filtering.outer_products import line_factors
-from convalgos.cpu.filtering.whole_sums import settle_window
+from convalgos.cpu.filtering.settling import settle_window, window_table
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import call, carray, pointer
@@ -30,8 +31,9 @@ from convalgos.cpu.vectors.simd import call, carray, pointer
 Array = np.ndarray[Any, Any]
 CACHED = 640 << 10  # bytes of the ring of a task, in the second cache; Zen 4
 # Times the error of a sum and the products of a window, by bytes of an element: if that is more than the
-# products along lines, windows that are summed again take longer; Xeon, Zen 5
+# products along lines, windows that are summed again in order take longer; Xeon, Zen 5
 AGAIN = {4: 160, 8: 80}
+LARGE = 1 / 64  # the error from which on that is so where they are summed by rows first; Zen 5
 MOST = 2.0**31  # magnitude of sums, which are cut off to 32 bits first
 
 
@@ -112,7 +114,11 @@ def windows_share(SIZE: int) -> jit.Kernel:
                     call(a.row_sums, (shifts, a.row_weights, a.row_taps, count, sums, 0, 1))
                     y = a.y + ((o * a.rows + i + r) * a.line + left * a.after) * a.y_bytes
                     taps = a.taps * a.row_taps
-                    call(a.settle, (under + 8 * r, a.row_exact, a.exact, taps, count, sums, y, a.bounds))
+                    call(
+                        a.settle,
+                        (under + 8 * r, a.row_exact, a.exact, taps, a.row_taps, a.window, count, sums, y,
+                         a.bounds),
+                    )  # fmt: skip
                 i += many
 
     return windows_share
@@ -134,17 +140,34 @@ class SettledWindow(LinePass):
 
     def is_often_summed(self, size: int) -> bool:
         """Whether too many windows lie near whole numbers, by sums of elements of so many bytes."""
+        if self._in_rows:
+            return self._error_of(size) >= LARGE
         taps = sum(len(step.weights) for step in self.sources)
         return AGAIN[size] * self._error_of(size) * self._w.size >= taps
+
+    @property
+    def _in_rows(self) -> bool:
+        """Whether elements of a row lie behind each other."""
+        return bool(self._w.shape[-1] > 1)
 
     def _error_of(self, size: int) -> float:
         """At most, between sums along lines and those of windows in order."""
         across, along = self.sources
-        whole = LineStep(0, tuple(self._w.ravel().tolist()), across.window, across.fill)
-        most, taps = _largest(whole, self.x_dtype), len(across.weights) + len(along.weights)
+        taps = len(across.weights) + len(along.weights)
         apart = np.abs(np.outer(across.weights, along.weights).ravel() - self._w.ravel()).sum()
-        factors = float(apart) * most / math.fsum(map(abs, whole.weights))
-        return (taps + 6) * most / 2.0 ** DIGITS[size] + (self._w.size + 3) * most / 2.0**53 + factors
+        factors = float(apart / np.abs(self._w).sum()) * self._most
+        return (taps + 6) * self._most / 2.0 ** DIGITS[size] + self._least_error + factors
+
+    @property
+    def _least_error(self) -> float:
+        """At most, between sums of windows as float64 in any two orders."""
+        return (self._w.size + 3) * self._most / 2.0**53
+
+    @cached_attribute
+    def _most(self) -> float:
+        """The magnitude that no sum passes."""
+        across, _ = self.sources
+        return _largest(across._replace(weights=tuple(self._w.ravel().tolist())), self.x_dtype)
 
     def _convert(self) -> None:
         self.values["load"] = self._load(self.x_dtype)
@@ -161,7 +184,11 @@ class SettledWindow(LinePass):
         f["exact"] = self._table(np.roll(w.ravel(), -1))
         error = self.error
         positive = self.x_dtype.kind == "u" and min(float(w.min()), along.fill) >= 0
-        f["bounds"] = self._table(np.array((error, 1 - error, 0.0 if positive else -1.0), self.dtype))
+        certain = 0.0 if positive else -1.0
+        f["bounds"] = self._table(np.array((error, 1 - error, certain), self.dtype))
+        if self._in_rows:
+            window = w.reshape(f["taps"], f["row_taps"])
+            f["window"] = self._table(window_table(window, simd.lanes(8), 2 * self._least_error, certain))
         f["settle"] = settle_window(KINDS.index(self.y_dtype.name), self.size, self.lanes)
         self.kernel = windows_share(self.size)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded, stored
-from convalgos.cpu.filtering.line_sums import IN_ORDER, NARROW, ROWS, shared_sums, tap_sums
+from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums, tap_sums
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
@@ -20,95 +20,6 @@ from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
 
 FRACTION = 15  # digits behind the point of float32 from 256 to 511
 WHOLE_ONE = 0x43808000  # the bits of 257
-
-
-@jit.specialise
-def settle_line(KIND: int, ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
-    """A line of sums as a kind of integers in memory; in order where they lie near whole numbers."""
-
-    def settle_line(
-        table: int, weights: int, taps: int, count: int, sums: int, y: int, bounds: int
-    ) -> None:  # fmt: skip
-        cut_off(SIZE, LANES, KIND, ORDER, table, weights, taps, count, sums, y, bounds)
-
-    return settle_line
-
-
-@jit.specialise
-def settle_window(KIND: int, SIZE: int, LANES: int) -> jit.Kernel:
-    """`settle_line` of windows: tap t begins in line places[0][t] of the table, places[1][t] bytes on."""
-
-    def settle_window(
-        table: int, places: int, weights: int, taps: int, count: int, sums: int, y: int, bounds: int
-    ) -> None:  # fmt: skip
-        cut_off_windows(SIZE, LANES, KIND, table, places, weights, taps, count, sums, y, bounds)
-
-    return settle_window
-
-
-@simd.emitter
-def cut_off(
-    v: Vec, KIND: int, ORDER: int, table: Value, weights: Value, taps: Value, count: Value, sums: Value,
-    y: Value, bounds: Value,
-) -> None:  # fmt: skip
-    """y[i] = sums[i], towards zero, or what float64 sums in order give; weights are float64.
-
-    bounds: (error of the sums, 1 - that, magnitude up to which they have none).
-    """
-    _cut_off(v, KIND, ORDER, lambda t: v.table64(table, t), weights, taps, count, sums, y, bounds)
-
-
-@simd.emitter
-def cut_off_windows(
-    v: Vec, KIND: int, table: Value, places: Value, weights: Value, taps: Value, count: Value, sums: Value,
-    y: Value, bounds: Value,
-) -> None:  # fmt: skip
-    """`cut_off` of the windows of `settle_window`."""
-
-    def address(t: Value) -> Value:
-        begin = v.table64(table, v.table64(places, t))
-        return v.iadd(begin, v.table64(places, v.iadd(taps, t)))
-
-    _cut_off(v, KIND, IN_ORDER, address, weights, taps, count, sums, y, bounds)
-
-
-def _cut_off(
-    v: Vec, KIND: int, ORDER: int, address: Callable[[Value], Value], weights: Value, taps: Value,
-    count: Value, sums: Value, y: Value, bounds: Value,
-) -> None:  # fmt: skip
-    """See `cut_off`; `address` emits where the line of a tap lies."""
-    source, out, w, near = (v.pointer(address) for address in (sums, y, weights, bounds))
-    whole_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.trunc.{v.suffix}")
-    size_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}")
-    wide = Vec(v.b, vector_bytes() // 8, 8)
-    low, high, exact = (v.broadcast(near, i) for i in range(3))
-
-    def again(at: Value, rest: Value) -> None:
-        """The vector at `at`, of which `rest` elements are left, in order."""
-        for part in range(0, v.lanes, wide.lanes):
-            mask, place = wide.mask(wide.isub(rest, part)), wide.iadd(at, part)
-
-            def line(t: Value, mask: Value = mask, place: Value = place) -> list[Value]:
-                row = wide.pointer(address(t))
-                return [loaded(wide, FLOAT if v.size == 4 else DOUBLE, row, place, mask)]
-
-            (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
-            stored(wide, KIND, total, out, place, mask)
-
-    def settle(at: Value, rest: Value) -> None:
-        mask = v.mask(rest)
-        value = v.load_masked(source, at, mask)
-        left = v.b.call(size_of, [v.fsub(value, v.b.call(whole_of, [value]))])
-        close = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
-        close = v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [value]), exact))
-        stored(v, KIND, value, out, at, mask)
-        lanes = v.b.bitcast(v.b.and_(close, mask), ir.IntType(v.lanes))
-        with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
-            again(at, rest)
-
-    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
-        at = v.imul(i, v.lanes)
-        settle(at, v.isub(count, at))
 
 
 @jit.specialise

@@ -16,7 +16,7 @@ from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.core.window_borders import filling
 from convalgos.cpu.filtering import line_sums
 from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_line
-from convalgos.cpu.filtering.whole_sums import settle_line
+from convalgos.cpu.filtering.settling import settle_line
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, WINDOW_FIELDS, sum_windows
 from convalgos.cpu.runtime import jit
@@ -35,7 +35,7 @@ class Sums(NamedTuple):
     size: int  # bytes of an element
     order: int
     lines: list[Array] | None = None  # filters along axes that do the same
-    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `whole_sums.cut_off`
+    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `settling.cut_off`
 
 
 class WeightedPass:

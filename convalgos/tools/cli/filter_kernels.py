@@ -22,6 +22,7 @@ from convalgos.cpu.filtering import (
     row_sums,
     separable_calls,
     settled_windows,
+    settling,
     short_passes,
     short_sums,
     small_rates,
@@ -64,7 +65,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
         yield line_drivers.volume_share, (size,)
         yield settled_windows.windows_share, (size,)
         for name in ("uint8", "int16", "uint16")[: 1 if size == 4 else 3]:
-            yield whole_sums.settle_window, (line_elements.KINDS.index(name), *kinds)
+            yield settling.settle_window, (line_elements.KINDS.index(name), *kinds)
         yield window_kernels.sum_windows, (size,)
         yield row_sums.sum_rows, (size,)
         yield row_sums.spread_rows, kinds
@@ -93,7 +94,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
                 yield line_elements.store_line, (number, *kinds)
             settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
             for order in in_order if settled else ():
-                yield whole_sums.settle_line, (number, order, *kinds)
+                yield settling.settle_line, (number, order, *kinds)
 
 
 def grid_kernels(kinds: tuple[int, int]) -> Iterator[tuple[Callable[..., object], tuple[int, ...]]]:
