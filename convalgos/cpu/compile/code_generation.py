@@ -13,6 +13,7 @@ from typing import Any
 from convalgos.core.compiler_record import keep_compiler, known_compiler
 from convalgos.core.errors import Unsupported, not_imported
 from convalgos.cpu.compile import linker
+from convalgos.cpu.compile.single_lanes import stored_by_themselves
 
 LEVEL = 3  # of the optimisation
 
@@ -63,6 +64,10 @@ def object_code(text: str) -> tuple[list[str], bytes]:
     tuning.loop_vectorization, tuning.slp_vectorization = True, False
     passes = binding.create_pass_builder(target, tuning)
     passes.getModulePassManager().run(module, passes)
+    optimised = str(module)
+    if (mended := stored_by_themselves(optimised)) != optimised:
+        module = binding.parse_assembly(mended, binding.create_context())
+        module.verify()
     declared = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
     return [name for name in declared if not name.startswith("llvm.")], target.emit_object(module)
 
