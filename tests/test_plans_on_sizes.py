@@ -13,8 +13,9 @@ from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.problem_views import on_map, y_shape_on
-from convalgos.cpu.direct import Direct
+from convalgos.cpu.direct import Direct, DirectPlan
 from convalgos.cpu.dwconv.channel_records import CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
+from convalgos.cpu.gemm.blocked_cut import blocked_cut, cut_like
 from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan
@@ -68,6 +69,41 @@ def test_plans_by_sizes_alone(name, text, sizes):
     x = rng.standard_normal(like._x_shape).astype("f4")
     w = known.prepare(rng.standard_normal(problem.w_shape).astype("f4"))
     assert np.array_equal(found(x, w), like(x, w))
+
+
+@pytest.mark.parametrize("boundary", ["zero", "reflect"])
+@pytest.mark.parametrize("layouts", [("channels_first", BLOCKS), (BLOCKS, BLOCKS), ("channels_first",) * 2])
+@pytest.mark.parametrize("kernel", [(3, 2, 1, 1), (5, 1, 2, 1), (3, 1, 3, 3), (1, 2, 0, 1)], ids=str)
+def test_direct_plans_on_other_maps(kernel, layouts, boundary):
+    """The record and the tables are those of a plan in the same cut that is made from the ground up."""
+    size, stride, padding, dilation = kernel
+    rng = np.random.default_rng(size + stride)
+    blocks = layouts[1] == BLOCKS
+    channels = 5 if layouts[0] != BLOCKS else 2 * LANES - 3 * (stride - 1)
+    known = algorithm = None
+    for _ in range(30):
+        sizes = rng.integers(1, 4), channels, *rng.integers(9, 70, 2)
+        problem = ca.ConvProblem(
+            tuple(map(int, sizes)), (3 * LANES, channels, size, size), stride, padding, dilation,
+            boundary=boundary, layout=layouts[0], y_layout=layouts[1],
+        )  # fmt: skip
+        if known is None:
+            algorithm = Direct()
+            cut = blocked_cut(problem)[1] if blocks else None
+            known = BlockedPlan(problem, algorithm, cut) if blocks else DirectPlan(problem, algorithm)
+        found = known.on_maps(problem)
+        if found is None:
+            assert (blocks and cut_like(problem, known._cut).by_tap != known._cut.by_tap) or not blocks
+            continue
+        cut = cut_like(problem, known._cut) if blocks else None
+        own = BlockedPlan(problem, algorithm, cut) if blocks else DirectPlan(problem, algorithm)
+        assert found.steps == own.steps and found.scratch_bytes == own.scratch_bytes
+        assert found._tables.keys() == own._tables.keys()
+        for field in found.record.dtype.names:
+            if field not in own._tables:
+                assert found.record[field] == own.record[field], field
+        for field, table in own._tables.items():
+            assert np.array_equal(found._tables[field], table), field
 
 
 def test_few_outputs_and_wide_filters_are_looked_at():

@@ -108,7 +108,7 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         taps.append(row if self.unit > 1 else (1, 1))  # neighbours of a row are an entry of such maps
         blocks = (-(-p.w_shape[1] // self.unit), self.unit * channel), (1, 1)
         counts, steps = zip(*((*taps, *blocks) if self.by_tap else (*blocks, *taps)), strict=True)
-        found = tables_of_offsets(counts, counts, steps, self.entries + 1)[0]
+        found: np.ndarray = tables_of_offsets(counts, counts, steps, self.entries + 1)[0]
         found[-1] = 0
         return found
 

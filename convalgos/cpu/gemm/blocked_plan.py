@@ -231,7 +231,7 @@ def _of_maps(cut: BlockedCut, known: bool = False) -> dict[str, int | np.ndarray
     size, lanes = cut.problem.itemsize, simd.lanes(cut.problem.itemsize)
     tiles, kinds = cut.tile_table()
     kernels, last = tile_kernels(cut.problem.gemm_n, cut.panels, size, [(*kind, cut.step) for kind in kinds])
-    of_cut = cut.size_fields() if known else cut.fields()
+    of_cut = cut.changed_fields() if known else cut.fields()
     return {name: value for name, value in of_cut.items() if name in SHARED} | cut.reached_fields() | {
         "offsets": cut.entry_offsets(), "tiles": tiles, "table_length": tiles.shape[1],
         "kernels": kernels, "last_kernels": last, "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],

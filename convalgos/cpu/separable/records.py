@@ -93,7 +93,7 @@ class BandRecords:
         self._tables: list[np.ndarray] = []
         self._shared: list[Any] = []  # with records of other blocks
         self._of_heights: dict[Any, LinearWords] = {} if known is None else known._of_heights
-        self._layer = layer_in_blocks(cut.depthwise) if known is None else known._layer
+        self._layer: BlockLayer | None = layer_in_blocks(cut.depthwise) if known is None else known._layer
         self._kernel: BlockKernel
         self.record: np.ndarray
         if known is None or not self._set_linear(cut, mean, known.record):
