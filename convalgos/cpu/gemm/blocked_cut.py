@@ -101,9 +101,9 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         is only asked for."""
         p, channel = self.problem, self.strides[1]
         if self.unit > 1 and p.is_pointwise:
-            found = np.arange(self.entries + 1) * (self.unit * channel)
-            found[-1] = 0
-            return found
+            places = np.arange(self.entries + 1) * (self.unit * channel)
+            places[-1] = 0
+            return places
         *taps, row = [(r, s * e) for r, s, e in zip(p.kernel, self.strides[2:], p.dilation, strict=True)]
         taps.append(row if self.unit > 1 else (1, 1))  # neighbours of a row are an entry of such maps
         blocks = (-(-p.w_shape[1] // self.unit), self.unit * channel), (1, 1)
