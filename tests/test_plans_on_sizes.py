@@ -1,5 +1,8 @@
 """Plans made for other sizes by arithmetic alone are those that their problems lead to."""
 
+import ctypes
+import math
+
 import numpy as np
 import pytest
 from test_separable import LANES, block_of
@@ -10,11 +13,13 @@ from convalgos.core.epilogue import activation_of
 from convalgos.core.layouts import blocked_layout
 from convalgos.core.machine import vector_bytes
 from convalgos.core.problem_views import on_map, y_shape_on
-from convalgos.cpu.direct import Direct
+from convalgos.cpu.direct import Direct, DirectPlan
+from convalgos.cpu.dwconv.channel_records import CHANNEL_BAND, COLUMN_BLOCK, ROW_RUN
+from convalgos.cpu.gemm.blocked_cut import blocked_cut, cut_like
 from convalgos.cpu.gemm.blocked_plan import BlockedPlan
+from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan
 from convalgos.cpu.separable.band_cut import band_cut_like
-from convalgos.cpu.separable.band_kernels import BAND_TILES
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.network import Network
@@ -66,6 +71,41 @@ def test_plans_by_sizes_alone(name, text, sizes):
     assert np.array_equal(found(x, w), like(x, w))
 
 
+@pytest.mark.parametrize("boundary", ["zero", "reflect"])
+@pytest.mark.parametrize("layouts", [("channels_first", BLOCKS), (BLOCKS, BLOCKS), ("channels_first",) * 2])
+@pytest.mark.parametrize("kernel", [(3, 2, 1, 1), (5, 1, 2, 1), (3, 1, 3, 3), (1, 2, 0, 1)], ids=str)
+def test_direct_plans_on_other_maps(kernel, layouts, boundary):
+    """The record and the tables are those of a plan in the same cut that is made from the ground up."""
+    size, stride, padding, dilation = kernel
+    rng = np.random.default_rng(size + stride)
+    blocks = layouts[1] == BLOCKS
+    channels = 5 if layouts[0] != BLOCKS else 2 * LANES - 3 * (stride - 1)
+    known = algorithm = None
+    for _ in range(30):
+        sizes = rng.integers(1, 4), channels, *rng.integers(9, 70, 2)
+        problem = ca.ConvProblem(
+            tuple(map(int, sizes)), (3 * LANES, channels, size, size), stride, padding, dilation,
+            boundary=boundary, layout=layouts[0], y_layout=layouts[1],
+        )  # fmt: skip
+        if known is None:
+            algorithm = Direct()
+            cut = blocked_cut(problem)[1] if blocks else None
+            known = BlockedPlan(problem, algorithm, cut) if blocks else DirectPlan(problem, algorithm)
+        found = known.on_maps(problem)
+        if found is None:
+            assert (blocks and cut_like(problem, known._cut).by_tap != known._cut.by_tap) or not blocks
+            continue
+        cut = cut_like(problem, known._cut) if blocks else None
+        own = BlockedPlan(problem, algorithm, cut) if blocks else DirectPlan(problem, algorithm)
+        assert found.steps == own.steps and found.scratch_bytes == own.scratch_bytes
+        assert found._tables.keys() == own._tables.keys()
+        for field in found.record.dtype.names:
+            if field not in own._tables:
+                assert found.record[field] == own.record[field], field
+        for field, table in own._tables.items():
+            assert np.array_equal(found._tables[field], table), field
+
+
 def test_few_outputs_and_wide_filters_are_looked_at():
     known, _ = known_plan("cpu.direct", "n1 c40 h9 w30 k72 r1 s1")
     assert known.on_sizes((1, 40, 1, 2), (1, 72, 1, 2)) is None, "which other kernels compute"
@@ -93,10 +133,13 @@ def test_shapes_that_are_looked_at_closely(sizes):
     ids=str,
 )
 def test_joined_convolutions_on_other_maps(sizes, x_shape):
-    """The record is the one that is made from the ground up for a cut."""
     block = block_of(*sizes)
-    mean, own = not block.projection, block.on_map(x_shape)
-    known = SeparablePlan(block, mean)
+    _check_like(block, SeparablePlan(block, not block.projection), x_shape)
+
+
+def _check_like(block, known, x_shape):
+    """The record is the one that is made from the ground up for a cut."""
+    mean, own = known._mean, block.on_map(x_shape)
     like = known.on_map(x_shape)
     assert like.block == own and like._key is known._key and like.told == known.told
     cut = band_cut_like(known._cut, own.sizes)
@@ -108,22 +151,65 @@ def test_joined_convolutions_on_other_maps(sizes, x_shape):
     from_ground._set_cut(cut)
     assert like.scratch_bytes == from_ground.scratch_bytes
     made, expected = like._records, from_ground._records
-    pointers = "offsets", "unlimited", "band_tiles", "pixels", "bands", "runs", "columns"
+    made, expected = made.record[0], expected.record[0]
     for part in ("run", "expansion", "depthwise", "projection"):
-        for field in made.record[part].dtype.names:
-            if field not in pointers:
-                assert made.record[part][field] == expected.record[part][field], (part, field)
-    assert len(made._tables) == len(expected._tables)
-    for table, right in zip(made._tables, expected._tables, strict=True):
-        assert table.dtype == BAND_TILES or table.dtype.hasobject or _same_numbers(table, right)
+        for field in made[part].dtype.names:
+            if field not in POINTERS:
+                assert made[part][field] == expected[part][field], (part, field)
+    for part, field, count in _tables_of(like, block):
+        words = [_words_at(int(record[part][field]), count) for record in (made, expected)]
+        assert np.array_equal(*words), (part, field)
+    if mean:
+        pixels = [ctypes.c_float.from_address(int(record["run"]["pixels"])) for record in (made, expected)]
+        assert pixels[0].value == pixels[1].value == math.prod(own.depthwise.spatial_out)
+    tiles = [_words_at(int(record["run"]["band_tiles"]), 2 * like.bands) for record in (made, expected)]
+    for own, other in zip(*tiles, strict=True):
+        assert bool(own) == bool(other)
+        assert not own or _tiles_at(int(own)) == _tiles_at(int(other))
 
 
-def _same_numbers(table, right):
-    """Of tables, or of those of their fields that are no addresses."""
-    names = [name for name in table.dtype.names or () if name not in ("lines", "rows")]
-    if not table.dtype.names:
-        return np.array_equal(table, right)
-    return len(table) == len(right) and all(np.array_equal(table[n], right[n]) for n in names if n != "at")
+POINTERS = "offsets", "unlimited", "band_tiles", "pixels", "bands", "runs", "columns"
+
+
+def _tables_of(plan, block):
+    """The tables of a record, but for tiles, and how many words each has."""
+    depthwise = plan._records.record[0]["depthwise"]
+    bands = _words_at(int(depthwise["bands"]), plan.bands * len(CHANNEL_BAND.names)).reshape(plan.bands, -1)
+    yield "depthwise", "bands", bands.size
+    yield "depthwise", "runs", int(bands[-1, -2:].sum()) * len(ROW_RUN.names)
+    yield "depthwise", "columns", int(depthwise["column_count"]) * len(COLUMN_BLOCK.names)
+    for part in block.parts:
+        if part != "depthwise":
+            yield part, "offsets", getattr(plan._cut, part).entries + 1
+
+
+def _words_at(address, count):
+    return np.array((ctypes.c_int64 * count).from_address(address), np.int64)
+
+
+def _tiles_at(address):
+    """The tiles of a table, up to its end."""
+    found = []
+    while (tile := _words_at(address + len(found) * ROW_TILE_BYTES, len(ROW_TILE.names)).tolist())[3] >= 0:
+        found.append(tile)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_joined_convolutions_of_random_sizes(seed):
+    """On maps of any height, and again on others of a height that was met."""
+    rng = np.random.default_rng(seed)
+    sizes = (
+        (1, 0, 3 * LANES - 1, 2 * LANES, (9, 33), 3, 1), (2, 2 * LANES, 3 * LANES + 2, 9, (7, 19), 5, 2),
+        (1, LANES + 3, LANES, 0, (12, 40), 3, 1), (1, 0, 2 * LANES, 0, (6, 31), 7, 2),
+    )[seed]  # fmt: skip
+    block = block_of(*sizes)
+    known = SeparablePlan(block, not block.projection)
+    heights = rng.integers(1, 60, 6)
+    for _ in range(100):
+        channels = block.problems[0].C
+        x_shape = (int(rng.integers(1, 4)), channels, int(rng.choice(heights)), int(rng.integers(1, 700)))
+        _check_like(block, known, x_shape)
 
 
 @pytest.mark.parametrize("images", [1, 2])

@@ -166,6 +166,13 @@ def map_counts(problem: Any, x_shape: Shape) -> MapCounts:
 
 def y_shape_on(problem: Any, x_shape: Shape) -> Shape | None:
     """The shape of what a layer writes on other maps; None of those that `on_map` looks at closely."""
+    if problem.is_plain_product:
+        elements, (images, channels, *spatial) = math.prod(x_shape), x_shape
+        outputs = elements // (channels or 1) * problem.K
+        small = (
+            0 < elements <= SMALL and 0 < outputs <= SMALL and 0 < 2 * outputs * problem.gemm_k <= SMALL_WORK
+        )
+        return (images, problem.K, *spatial) if small else None
     found = map_counts(problem, x_shape)
     return (x_shape[0], problem.K, *found.spatial_out) if found.small and found.meets_map else None
 

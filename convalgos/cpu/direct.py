@@ -162,7 +162,7 @@ class DirectPlan(KernelPlan):
         cut = direct_blocking(problem)
         if cut.panels != self._cut.panels:
             return None
-        plan = self.resized(problem, direct_fields(cut), plan_threads() * cut.scratch_bytes)
+        plan = self.resized(problem, direct_fields(cut, known=True), plan_threads() * cut.scratch_bytes)
         plan._set_cut(cut)
         return plan
 

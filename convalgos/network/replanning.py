@@ -194,6 +194,26 @@ class _Replanning(LayersOnSizes):
 
     def _add_joined_shapes(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> None:
         """Add the shapes of what the convolutions of a joined step write."""
+        if self._trusts and self._are_sized(step, known) and (shapes := known.shapes_on(x_shape)):
+            self._plans[known, x_shape, "shapes"] = shapes
+            self._shapes |= zip([part.output for part in step.parts], shapes[1:], strict=True)
+            x_shape = shapes[-1]
+        else:
+            x_shape = self._add_looked_at(step, x_shape, known)
+        self._shapes[step.output] = x_shape
+        if step.mean:
+            self._shapes[step.mean] = (*x_shape[:2], 1, 1)
+
+    def _are_sized(self, step: JoinedConvolutions, known: SeparablePlan) -> bool:
+        """Whether sizes alone tell the problems of a joined step."""
+        key, found = (known, "sized"), self._known.made_like
+        if key not in found:
+            pairs = zip(step.parts, known.block.problems, strict=True)
+            self._made_once(key, lambda: all(self._is_sized(*pair) for pair in pairs))
+        return bool(found.get(key))
+
+    def _add_looked_at(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> Shape:
+        """The shape of what the last convolution of a joined step writes; those of the others are added."""
         for part, before in zip(step.parts, known.block.problems, strict=True):
             if (
                 not self._is_sized(part, before)
@@ -202,9 +222,7 @@ class _Replanning(LayersOnSizes):
                 raise Unsupported("it reads other taps")
             x_shape, _ = self._sized(part, x_shape, before)
             self._shapes[part.output] = x_shape
-        self._shapes[step.output] = x_shape
-        if step.mean:
-            self._shapes[step.mean] = (*x_shape[:2], 1, 1)
+        return x_shape
 
     def _joined(self, step: JoinedConvolutions, x_shape: Shape, known: SeparablePlan) -> SeparablePlan:
         if x_shape == known.block.problems[0].x_shape:
@@ -216,7 +234,8 @@ class _Replanning(LayersOnSizes):
                 whole = None, self._shapes[step.parts[-1].output][2:]
                 if not isinstance(pooling, Pooling) or pooling.kernel not in whole:
                     raise Unsupported("the mean is not that of whole maps")
-            self._plans[key] = self._made_once(key, partial(known.on_map, x_shape))
+            shapes = self._plans.get((known, x_shape, "shapes"))
+            self._plans[key] = self._made_once(key, partial(known.on_map, x_shape, shapes))
         plan: SeparablePlan = self._plans[key]
         limit = self._limits.workspace_limit
         if limit is not None and plan.scratch_bytes > limit:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 STORE = re.compile(
-    r"(?:tail )?call void @llvm\.masked\.store\.v\d+i(?P<bits>\d+)\.p\d+\((?P<type><[^>]+>) (?P<value>[^,]+), "
+    r"(?:tail )?call void @llvm\.masked\.store\.v\d+i(?P<bits>\d+)\.p\d+"
+    r"\((?P<type><[^>]+>) (?P<value>[^,]+), "
     r"ptr (?:(?!align)\w+ )*(?:align (?P<align>\d+) )?(?P<pointer>[%@][^,]+),(?: i32 (?P<given>\d+),)? "
     r"<\d+ x i1> <(?P<mask>[^>]+)>\).*"
 )

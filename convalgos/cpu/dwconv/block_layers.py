@@ -19,7 +19,14 @@ from convalgos.cpu.dwconv.channel_blocking import MOST_PIXELS, ChannelBlocking
 from convalgos.cpu.dwconv.channel_caches import rows_fetched
 from convalgos.cpu.dwconv.channel_forms import pixels_known
 from convalgos.cpu.dwconv.channel_kernels import filter_block
-from convalgos.cpu.dwconv.channel_tables import RowsOf, band_tables, column_table, linear_rows, plain_columns
+from convalgos.cpu.dwconv.channel_tables import (
+    LinearRows,
+    RowsOf,
+    band_tables,
+    column_table,
+    linear_rows,
+    plain_columns,
+)
 from convalgos.cpu.dwconv.row_bands import band_count
 from convalgos.cpu.runtime.half import map_form
 from convalgos.cpu.vectors.activations import CLIP
@@ -77,17 +84,26 @@ class BlockLayer:
 
     def tables(self, spatial: Shape, spatial_out: Shape, bands: int) -> BlockTables | None:
         """`tables_in_blocks` for maps of other sizes in 3-D; None where they are of another kind."""
-        columns, columns_out, of_kernel = spatial[2], spatial_out[2], self._kernel
+        columns, columns_out = spatial[2], spatial_out[2]
         if not self.keeps_kernel(columns, columns_out):
             return None
+        of_rows = self.rows(spatial[:2], spatial_out[:2], bands).in_columns(columns, columns_out)
+        kernel, of_columns = self.columns(columns, columns_out)
+        return BlockTables(kernel, *of_rows, of_columns, [])
+
+    def rows(self, spatial: Shape, spatial_out: Shape, bands: int) -> LinearRows:
+        """The bands and runs of maps of so many slices and rows."""
+        rows = RowsOf(spatial, spatial_out, *self._of_rows)
+        return linear_rows(rows, bands, self._lanes, self._w_steps)
+
+    def columns(self, columns: int, columns_out: int) -> tuple[BlockKernel, np.ndarray]:
+        """The kernel of maps of so many columns, and their blocks."""
+        of_kernel, (stride, pad), lanes = self._kernel, self._of_columns, self._lanes
         known = pixels_known(*of_kernel[3:6])
         pixels = block_pixels(min(self._most, columns_out), columns_out, 1, known)
-        stride, lanes = self._of_columns[0], self._lanes
-        rows = RowsOf(spatial[:2], spatial_out[:2], *self._of_rows)
-        of_rows = linear_rows(rows, bands, lanes, self._w_steps).in_columns(columns, columns_out)
         reach = (pixels - 1) * stride + self._extents[2]
-        of_columns = plain_columns(pixels, reach, columns, columns_out, *self._of_columns, lanes, lanes)
-        return BlockTables((*of_kernel[:6], pixels, *of_kernel[7:]), *of_rows, of_columns, [])
+        found = plain_columns(pixels, reach, columns, columns_out, stride, pad, lanes, lanes)
+        return (*of_kernel[:6], pixels, *of_kernel[7:]), found
 
     def _bands(self, images: int, spatial: Shape, spatial_out: Shape) -> int:
         """As `channel_blocking` counts them."""

@@ -20,6 +20,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.problem_views import in_a_row
 from convalgos.cpu.gemm import dealt_panels, packed_blocking
 from convalgos.cpu.gemm.blocking import Blocks
+from convalgos.cpu.gemm.offset_tables import tables_of_offsets
 from convalgos.cpu.gemm.reached_tiles import (
     REACHED_FIELDS,
     passes_over_taps,
@@ -100,14 +101,16 @@ class BlockedCut(dealt_panels.DealtPanels, Blocks):
         is only asked for."""
         p, channel = self.problem, self.strides[1]
         if self.unit > 1 and p.is_pointwise:
-            found = np.arange(self.entries + 1) * (self.unit * channel)
-            found[-1] = 0
-            return found
-        if self.by_tap:
-            return np.append(self.tap_offsets(by_channel=False)[:: self.unit], 0)
-        taps = self.tap_offsets(by_channel=True).reshape(p.w_shape[1], -1)
-        taps = taps[:: self.unit] if self.unit > 1 else taps[:, :: self.inner]
-        return np.append(taps.ravel(), 0)
+            places = np.arange(self.entries + 1) * (self.unit * channel)
+            places[-1] = 0
+            return places
+        *taps, row = [(r, s * e) for r, s, e in zip(p.kernel, self.strides[2:], p.dilation, strict=True)]
+        taps.append(row if self.unit > 1 else (1, 1))  # neighbours of a row are an entry of such maps
+        blocks = (-(-p.w_shape[1] // self.unit), self.unit * channel), (1, 1)
+        counts, steps = zip(*((*taps, *blocks) if self.by_tap else (*blocks, *taps)), strict=True)
+        found: np.ndarray = tables_of_offsets(counts, counts, steps, self.entries + 1)[0]
+        found[-1] = 0
+        return found
 
     def tile_table(self) -> tuple[np.ndarray, tuple[RowTile, ...]]:
         """`row_tiles.tile_table` of a block."""

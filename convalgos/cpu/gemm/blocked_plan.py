@@ -196,7 +196,7 @@ class BlockedPlan(RegisterFinish):
         cut = cut_like(problem, self._cut)
         if cut.by_tap != self._cut.by_tap:
             return None
-        plan = self.resized(problem, _of_maps(cut), plan_threads() * cut.scratch_bytes)
+        plan = self.resized(problem, _of_maps(cut, known=True), plan_threads() * cut.scratch_bytes)
         plan._cut = cut
         return plan
 
@@ -222,12 +222,16 @@ class BlockedPlan(RegisterFinish):
         return panel_packing.packed_panels(w, cut.panels)
 
 
-def _of_maps(cut: BlockedCut) -> dict[str, int | np.ndarray]:
-    """The fields that depend on the sizes of the maps."""
+def _of_maps(cut: BlockedCut, known: bool = False) -> dict[str, int | np.ndarray]:
+    """The fields that depend on the sizes of the maps.
+
+    Args:
+        known: whether the others that the cut tells are known.
+    """
     size, lanes = cut.problem.itemsize, simd.lanes(cut.problem.itemsize)
     tiles, kinds = cut.tile_table()
     kernels, last = tile_kernels(cut.problem.gemm_n, cut.panels, size, [(*kind, cut.step) for kind in kinds])
-    of_cut = cut.fields()
+    of_cut = cut.changed_fields() if known else cut.fields()
     return {name: value for name, value in of_cut.items() if name in SHARED} | cut.reached_fields() | {
         "offsets": cut.entry_offsets(), "tiles": tiles, "table_length": tiles.shape[1],
         "kernels": kernels, "last_kernels": last, "narrow": len(kinds), "run": cut.steps[1] * cut.strides[3],

@@ -100,6 +100,10 @@ class Blocks:
         values |= zip(TAP_FIELDS, (*p.stride, *lows, *p.kernel_extent), strict=True)
         return values | self.size_fields()
 
+    def changed_fields(self) -> dict[str, Any]:
+        """Those of them that other sizes of the maps may change."""
+        return self.size_fields() if self.problem.is_zero_padded else self.fields()
+
     def size_fields(self) -> dict[str, int]:
         """Those of them that the sizes of maps change which have zeros around them."""
         p = self.problem

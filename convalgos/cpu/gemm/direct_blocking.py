@@ -67,8 +67,12 @@ def direct_blocking(problem: ConvProblem) -> DirectBlocking:
     return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), count, parts)
 
 
-def direct_fields(cut: DirectBlocking) -> dict[str, Any]:
-    """The fields of the record of a plan, which takes panels of this cut through a table of pixels."""
+def direct_fields(cut: DirectBlocking, known: bool = False) -> dict[str, Any]:
+    """The fields of the record of a plan, which takes panels of this cut through a table of pixels.
+
+    Args:
+        known: whether those are known which are the same on maps of all sizes.
+    """
     p, last = cut.problem, cut.problem.layout == "channels_last"
     size, lanes = p.itemsize, simd.lanes(p.itemsize)
     pixel_table = cut.pixel_table(spare=cut.rows)
@@ -76,7 +80,8 @@ def direct_fields(cut: DirectBlocking) -> dict[str, Any]:
         panels.sum_panel, size, cut.rows, cut.vectors_of, cut.panels, microkernel.PREFETCH_TAPS
     )
     return {
-        **cut.fields(), "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
+        **(cut.changed_fields() if known else cut.fields()),
+        "parts": cut.filter_parts, "parts_first": int(cut.parts_first), "taps": p.gemm_k,
         "chunk": panels.chunk(p.gemm_k), "tasks": plan_threads(),
         "pixel_table": pixel_table, "table_length": pixel_table.shape[1],
         "offsets": cut.tap_offsets(by_channel=not last, spare=microkernel.PREFETCH_TAPS),

@@ -49,7 +49,7 @@ class Rebinding:
     ) -> BoundRun | None:
         """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
         known = type(self) is settings.kind and self._key == settings.w.key and self._binds
-        if not known or any(self._passes) or (settings.fused and not self._finishes):
+        if not known or (settings.fused and not self._finishes):
             return None
         residual = x[1] if len(x) > 1 else None
         if settings.in_place != (residual == y[0]):
@@ -59,14 +59,28 @@ class Rebinding:
         fields.bias, fields.relu = settings.bias_address, settings.relu
         if settings.fused:
             numbers = self._set_finish(fields, y[0], residual, settings.activation)
+        kept, begins = [self, settings, words, numbers], [begin]
+        if any(self._passes):
+            passes, begins = self._records_of_passes(words)
+            kept += passes
         alone = not self._parallel
-        launches = tuple([Launch(kernel, begin, tasks, alone) for kernel, tasks in self.steps])
+        launches = tuple([Launch(kernel, at, tasks, alone) for at in begins for kernel, tasks in self.steps])
         of_x: tuple[AddressWord, ...] = ()
         of_y: tuple[AddressWord, ...] = ()
         if told:
-            of_x, of_y = (AddressWord(begin + X_AT, 0),), (AddressWord(begin + Y_AT, 0),)
-        kept = self, settings, words, numbers
+            of_x, of_y = (tuple([AddressWord(at + word, 0) for at in begins]) for word in (X_AT, Y_AT))
         return jit.bound_run(launches, *kept, x_places=of_x, y_places=of_y, settings=settings)
+
+    def _records_of_passes(self, words: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
+        """(the words of the record of each pass, which keep its memory; where each begins)."""
+        record, found, begins = np.ndarray(1, self.record.dtype, words), [], []
+        for settings in self._passes:
+            own, fields, begin = copy_of_fields(record)
+            for name, value in settings.items():
+                setattr(fields, name, value)
+            found.append(own)
+            begins.append(begin)
+        return found, begins
 
     def _set_finish(
         self, fields: Any, y: int, residual: int | None, activation: Activation | None

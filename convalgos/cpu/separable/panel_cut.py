@@ -28,17 +28,17 @@ class PanelCut:
     panels: int
     rows: int  # of a tile, at most
 
-    @property
+    @cached_attribute
     def vectors(self) -> int:
         """Of all filters."""
         return -(-self.problem.K // simd.lanes(4))
 
-    @property
+    @cached_attribute
     def widths(self) -> tuple[int, int]:
         """Vectors of the widest and of the narrowest panel."""
         return -(-self.vectors // self.panels), self.vectors // self.panels
 
-    @property
+    @cached_attribute
     def entries(self) -> int:
         """Blocks of channels."""
         return -(-self.problem.C // simd.lanes(4))
@@ -72,7 +72,7 @@ class PlanePanelCut(PanelCut):
     def _of_a_row(self) -> BlockedCut:
         return self.of_rows(1)
 
-    @property
+    @cached_attribute
     def entries(self) -> int:
         """Rows of the kernel in all channels."""
         return self._of_a_row.entries

@@ -83,15 +83,22 @@ class SeparablePlan:
         self.scratch_bytes = self._tasks * cut.scratch_bytes + self._sums_bytes
         self._records = BandRecords(cut, self._mean, known)
 
-    def on_map(self, x_shape: Shape) -> SeparablePlan:
+    def shapes_on(self, x_shape: Shape) -> list[Shape] | None:
+        """`SeparableBlock.shapes_on`."""
+        return self._cut.layers.shapes_on(x_shape)
+
+    def on_map(self, x_shape: Shape, shapes: Sequence[Shape] | None = None) -> SeparablePlan:
         """The plan of the same block on maps of other sizes, cut as this one: its filters serve both.
+
+        Args:
+            shapes: `shapes_on` these, where they are known.
 
         Raises:
             Unsupported: the convolutions cannot be joined in these sizes, with the reason.
             ValueError: a filter does not fit into its padded map.
         """
         layers = self._cut.layers
-        if (shapes := layers.shapes_on(x_shape)) is None:
+        if shapes is None and (shapes := layers.shapes_on(x_shape)) is None:
             return SeparablePlan(layers.on_map(x_shape), self._mean)
         filtered = layers.parts.index("depthwise")
         made = SeparablePlan.__new__(SeparablePlan)
