@@ -83,8 +83,8 @@ def plan_candidate(candidate: Candidate, constraints: Constraints, known: Plan |
 def plan_like(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints, known: Plan) -> Plan:
     """The plan of an algorithm for other sizes of the maps than those of its known plan.
 
-    Where the padding, the taps that the maps reach, or the layouts that are computed in are others as well, it
-    is another layer, planned anew, as it is where one of both sums nothing.
+    Where the padding, the taps that the maps reach, or the layouts that are computed in are others as well,
+    it is another layer, planned anew, as it is where one of both sums nothing.
 
     Raises:
         Unsupported: it does not serve these sizes within the limits.
