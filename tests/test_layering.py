@@ -187,6 +187,16 @@ def test_what_kernels_take_from_other_files_is_in_their_key():
     assert {"cpu/vectors/simd.py", "cpu/layout/channel_vectors.py"} <= shared <= set(TOOLKIT)
 
 
+def test_what_the_toolkit_takes_from_its_rooms_belongs_to_it():
+    """Operations ask plain functions of other files what code to write, and what compiles them does so."""
+    rooms = {"cpu.vectors", "cpu.compile", "cpu.dwconv"}
+    beside = {"cpu.vectors.llvm_ir", "cpu.compile.linker"}  # the name of a library, and what loads code
+    toolkit = {m for m, path in modules().items() if path.relative_to(PACKAGE).as_posix() in TOOLKIT}
+    taken = {m for own in toolkit if room(own) in rooms for m in inside(modules()[own]) if room(m) in rooms}
+    assert {"cpu.dwconv.channel_forms", "cpu.compile.single_lanes"} <= taken
+    assert taken - beside <= toolkit
+
+
 # --- what is loaded, and what is missing -----------------------------------------------------
 
 

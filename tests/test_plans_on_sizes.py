@@ -82,7 +82,7 @@ def test_direct_plans_on_other_maps(kernel, layouts, boundary):
     channels = 5 if layouts[0] != BLOCKS else 2 * LANES - 3 * (stride - 1)
     known = algorithm = None
     for _ in range(30):
-        sizes = rng.integers(1, 4), channels, *rng.integers(9, 70, 2)
+        sizes = rng.integers(1, 4), channels, *rng.integers(4, 40, 2)
         problem = ca.ConvProblem(
             tuple(map(int, sizes)), (3 * LANES, channels, size, size), stride, padding, dilation,
             boundary=boundary, layout=layouts[0], y_layout=layouts[1],
@@ -93,7 +93,7 @@ def test_direct_plans_on_other_maps(kernel, layouts, boundary):
             known = BlockedPlan(problem, algorithm, cut) if blocks else DirectPlan(problem, algorithm)
         found = known.on_maps(problem)
         if found is None:
-            assert (blocks and cut_like(problem, known._cut).by_tap != known._cut.by_tap) or not blocks
+            assert blocks and cut_like(problem, known._cut).by_tap != known._cut.by_tap
             continue
         cut = cut_like(problem, known._cut) if blocks else None
         own = BlockedPlan(problem, algorithm, cut) if blocks else DirectPlan(problem, algorithm)
@@ -104,6 +104,23 @@ def test_direct_plans_on_other_maps(kernel, layouts, boundary):
                 assert found.record[field] == own.record[field], field
         for field, table in own._tables.items():
             assert np.array_equal(found._tables[field], table), field
+
+
+@pytest.mark.parametrize("name", ["cpu.direct", "cpu.depthwise.channels", "cpu.winograd.f2x3"])
+@pytest.mark.parametrize("text", ["k24 r1 s1 groups2", "k24 r3 s3 p1 groups2", "k16 r3 s1 p1,0 groups4"])
+def test_layers_that_meet_maps_of_one_pixel(name, text):
+    """These are computed channels last, as a layer of its own."""
+    rng, algorithm = np.random.default_rng(3), find_algorithm(name)
+    sizes = ("h5 w5", "h1 w1", "h1 w7", "h9 w2")
+    problems = [ca.ConvProblem.parse(f"n1 c8 {size} {text}") for size in sizes]
+    problems = [problem for problem in problems if not algorithm.why_not(problem)]
+    w = rng.integers(-3, 4, ca.ConvProblem.parse(f"c8 h9 w9 {text}").w_shape).astype("f4")
+    for known in map(algorithm.serve, problems):
+        for problem in problems:
+            x = rng.integers(-3, 4, problem.x_shape).astype("f4")
+            expected = find_algorithm("cpu.reference").serve(problem)(x, w)
+            found = plan_like(algorithm, problem, Constraints(), known)
+            assert np.array_equal(found(x, w), expected), (str(known.problem), str(problem))
 
 
 def test_few_outputs_and_wide_filters_are_looked_at():

@@ -46,7 +46,7 @@ def test_both_ways_to_write_an_alignment_are_read():
     before = "  tail call void @llvm.masked.store.v4i16.p0(<4 x i16> %v, ptr "
     single = "<4 x i1> <i1 false, i1 true, i1 false, i1 false>"
     two = "<4 x i1> <i1 true, i1 true, i1 false, i1 false>"
-    for pointer in ("nonnull align 4 %p, ", "%p, i32 2, "):
+    for pointer in ("nonnull align 4 %p, ", "%p, i32 2, ", "align 2 dereferenceable(8) %p, "):
         text = stored_by_themselves(f"{before}{pointer}{single}) #5\n")
         assert "masked" not in text and "store i16 %single" in text and text.endswith("align 2\n")
         assert "i64 1" in text

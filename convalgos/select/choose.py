@@ -83,8 +83,8 @@ def plan_candidate(candidate: Candidate, constraints: Constraints, known: Plan |
 def plan_like(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints, known: Plan) -> Plan:
     """The plan of an algorithm for other sizes of the maps than those of its known plan.
 
-    Where the padding, or the taps that the maps reach, are others as well, it is another layer, planned anew,
-    as it is where one of both sums nothing.
+    Where the padding, the taps that the maps reach, or the layouts that are computed in are others as well,
+    it is another layer, planned anew, as it is where one of both sums nothing.
 
     Raises:
         Unsupported: it does not serve these sizes within the limits.
@@ -92,6 +92,9 @@ def plan_like(algorithm: Algorithm, problem: ConvProblem, constraints: Constrain
     computed, before = algorithm.computed(problem), known.problem
     same = problem.w_shape == before.w_shape and problem.padding == before.padding
     same = same and not (problem.is_empty or before.is_empty)
+    if same:  # maps of one pixel are computed channels last
+        of_known = known.computing.problem
+        same = (computed.layout, computed.y_layout) == (of_known.layout, of_known.y_layout)
     reason = algorithm.why_not_on_maps(computed) if same else algorithm.why_not(computed)
     if reason or not keeps(algorithm, problem, constraints):
         raise Unsupported(f"{algorithm.id} cannot serve {problem}: {reason or constraints}")

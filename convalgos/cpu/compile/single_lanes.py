@@ -11,7 +11,8 @@ import re
 STORE = re.compile(
     r"(?:tail )?call void @llvm\.masked\.store\.v\d+i(?P<bits>\d+)\.p\d+"
     r"\((?P<type><[^>]+>) (?P<value>[^,]+), "
-    r"ptr (?:(?!align)\w+ )*(?:align (?P<align>\d+) )?(?P<pointer>[%@][^,]+),(?: i32 (?P<given>\d+),)? "
+    r"ptr (?:(?!align )[\w()]+ )*(?:align (?P<align>\d+) )?(?:[\w()]+ )*(?P<pointer>[%@][^,]+),"
+    r"(?: i32 (?P<given>\d+),)? "
     r"<\d+ x i1> <(?P<mask>[^>]+)>\).*"
 )
 
