@@ -405,3 +405,14 @@ def test_calls_that_come_again(name):
             assert -allowed <= towards.min() and towards.max() <= allowed + (dtype.kind in "iu")
             for other in others:
                 np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((900,), 0), ((8, 2000), 1), ((50, 150, 14), 1), ((600, 700), None)]
+)
+def test_large_numbers_do_not_overflow(shape, axis):
+    for dtype in (np.float32, np.float64):
+        x = np.full(shape, 0.95 * np.finfo(dtype).max, dtype)
+        axes = None if axis is None else (axis,)
+        y = ndimage.gaussian_filter(x, 30, max_rel_error=1e-3, axes=axes)
+        assert (abs(y / x - 1) < 1e-3).all()

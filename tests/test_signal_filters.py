@@ -240,6 +240,15 @@ def test_sepfir2d(planned):
             agree(planned, "sepfir2d", array(shape, dtype), array(r, "f4", 1), array(c, "f4", 2))
 
 
+def test_complex_filters_that_are_longer_than_images(planned):
+    """SciPy reads and writes beyond arrays for them."""
+    for shape, r, c in (((9, 4), 5, 3), ((300, 3), 13, 701), ((1, 1), 3, 5), ((40, 60), 3, 91)):
+        x, row, column = (array(s, "D", i) for i, s in enumerate((shape, r, c)))
+        wide = np.pad(x, ((c // 2, c // 2), (r // 2, r // 2)), "symmetric")
+        wanted = planned["convolve"](wide, np.outer(column, row), "valid", "direct")
+        check(ca.signal.sepfir2d(x, row, column, out=np.empty_like(x)), wanted)
+
+
 # --- what is left to SciPy -------------------------------------------------------------------
 
 

@@ -372,3 +372,12 @@ def test_few_taps_along_the_columns_of_tall_arrays(char, width):
             wanted = scipy.signal.fftconvolve(x.astype("D"), w, mode, axes=0)
             assert y.shape == wanted.shape and y.dtype == char
             assert abs(y - wanted).max() <= (4e-6 if char in "fF" else 1e-12) * abs(wanted).max()
+
+
+@pytest.mark.parametrize("types", ["??", "?H", "ee", "f?"])
+def test_products_along_axes_of_single_elements_keep_their_type(types):
+    x, w = array((1, 15, 1), types[0], 0), array((1, 1, 1), types[1], 1)
+    for name, mode in itertools.product(("fftconvolve", "oaconvolve"), ("full", "same", "valid")):
+        for axes in (None, [1, 2], [-2], [1, -3, 2]):
+            y, wanted = (getattr(m, name)(x, w, mode, axes) for m in (ca.signal, scipy.signal))
+            assert y.dtype == wanted.dtype and y.shape == wanted.shape and np.allclose(y, wanted, rtol=1e-3)

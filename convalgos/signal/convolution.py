@@ -241,7 +241,7 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         if len(axes) != len(given):
             return None
     kept = longer_axes(x.shape, w.shape)
-    if kept is not None and (axes is None or axes & set(kept)):
+    if kept is not None and _convolved(x, w, axes):  # products are of other types
         along = None if axes is None else [kept.index(i) for i in kept if i in axes]
         y = _floating(*in_axes(x, w, kept), mode, along, None)
         return None if y is None else np.expand_dims(y, [i for i in range(x.ndim) if i not in kept])

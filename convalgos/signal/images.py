@@ -107,12 +107,16 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
         return None
     if image.dtype.char not in "fdFD":
         image = image.astype(np.result_type(image.dtype, np.float32))
-    if any(h is None or h.ndim != 1 or h.size % 2 == 0 or h.dtype.kind == "c" for h in taps):
+    if any(h is None or h.ndim != 1 or h.size % 2 == 0 for h in taps):
         return None
-    if not all(np.can_cast(h.dtype, image.dtype) for h in taps if h is not None):
+    h0, h1 = map(np.asarray, taps)
+    fit = h0.size <= image.shape[1] and h1.size <= image.shape[0]  # else SciPy reads and writes beyond arrays
+    if fit and "c" in h0.dtype.kind + h1.dtype.kind:
         return None
-    h0, h1 = (np.asarray(h, image.dtype) for h in taps)
-    if max(h0.size, h1.size) <= FEW_TAPS:
+    if not all(np.can_cast(h.dtype, image.dtype) for h in (h0, h1)):
+        return None
+    h0, h1 = (h.astype(image.dtype, copy=False) for h in (h0, h1))
+    if max(h0.size, h1.size) <= FEW_TAPS and not (h0.imag.any() or h1.imag.any()):
         return _along_both_axes(image, h0.real, h1.real)
     y = image
     for axis, h in ((1, h0), (0, h1)):

@@ -31,12 +31,12 @@ SHARE = 1 << 12  # elements that are worth a thread; Zen 5
 # names, `places` of them, its own ones from `low` on; -1 is `filling`. Place j of the grid is the sum of
 # `taps` of them from firsts[j] on, times down (rows, taps); `middle` filters the `laid` places that `along`
 # names, if it has taps. Of y, the elements from starts[r] on lie in the interval spreads[r] between places,
-# at the shares of a step that `shares` has; `scales` are those of `interval_cubics`. `load` and `store`
+# at the shares of a step that `shares` has; `sixth` is that of `interval_cubics`. `load` and `store`
 # convert elements, or are 0; `turn` and `turn_back` turn planes over. In scratch are lines and outputs,
 # `line_pitch` elements apart, places of grids, `grid_pitch` apart, their cubics, and a plane.
 GRID_LINE_FIELDS = fields(
     "x y scratch scratch_bytes tasks lines size after places low sources filling rows taps firsts down laid "
-    "along middle middle_taps starts spreads runs shares scales intervals load store turn turn_back x_bytes "
+    "along middle middle_taps starts spreads runs shares sixth intervals load store turn turn_back x_bytes "
     "y_bytes sums_at laid_at filtered_at cubics_at out_at elements_at line_pitch grid_pitch"
 )
 
@@ -130,7 +130,7 @@ def filter_together(
     cubics = scratch + a.cubics_at
     for k in range(count):
         at = k * a.grid_pitch * size
-        interval_cubics(size, lanes, spread + at, a.intervals, a.scales, cubics + SPREAD * at, a.grid_pitch)
+        interval_cubics(size, lanes, spread + at, a.intervals, a.sixth, cubics + SPREAD * at, a.grid_pitch)
     spread_places(
         size, lanes, count, cubics, a.grid_pitch, a.starts, a.spreads, a.runs, a.shares, a.size, y, pitch
     )
@@ -193,20 +193,22 @@ def filter_places(v: Vec, places: Value, count: Value, weights: Value, taps: Val
 
 
 @simd.emitter
-def interval_cubics(v: Vec, places: Value, count: Value, scales: Value, cubics: Value, pitch: Value) -> None:
-    """cubics[k][j]: what u**k has in the cubic B-spline from place j + 1 to j + 2, u from 0 to 1; scales are
-    a sixth and a half."""
-    source, to, by = (v.pointer(address) for address in (places, cubics, scales))
-    sixth, half = (v.broadcast(by, i) for i in range(2))
+def interval_cubics(v: Vec, places: Value, count: Value, sixth: Value, cubics: Value, pitch: Value) -> None:
+    """cubics[k][j]: what u**k has in the cubic B-spline from place j + 1 to j + 2, u from 0 to 1.
+
+    Places are multiplied by a sixth first: sums of large ones have an end, too.
+    """
+    source, to = v.pointer(places), v.pointer(cubics)
+    share = v.broadcast(v.pointer(sixth))
     with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as vector:
         j = v.imul(vector, v.lanes)
-        one, two, three, four = (v.load(source, v.iadd(j, t)) for t in range(SPREAD))
+        one, two, three, four = (v.fmul(v.load(source, v.iadd(j, t)), share) for t in range(SPREAD))
         outer = v.fadd(one, three)
         terms = (
-            v.fmul(v.axpy(4.0, two, outer), sixth),
-            v.fmul(v.fsub(three, one), half),
-            v.fmul(v.axpy(-2.0, two, outer), half),
-            v.fmul(v.axpy(3.0, v.fsub(two, three), v.fsub(four, one)), sixth),
+            v.axpy(4.0, two, outer),
+            v.scale(3.0, v.fsub(three, one)),
+            v.scale(3.0, v.axpy(-2.0, two, outer)),
+            v.axpy(3.0, v.fsub(two, three), v.fsub(four, one)),
         )
         for k, term in enumerate(terms):
             v.store(term, to, v.iadd(v.imul(pitch, k), j))
@@ -268,7 +270,7 @@ class GridLinePass:
         spreads = up.firsts[starts[:-1]]
         shares, scale = np.zeros(size + lanes, dtype), up.weights[0].sum()
         shares[:size] = up.weights @ np.arange(-1, 3) / scale  # splines of places, which are where they lie
-        scales = np.array((scale / 6, scale / 2), dtype)
+        sixth = np.full(1, scale / 6, dtype)
         laid = along.sources if along else np.zeros(0, np.int64)
         middle = along.weights.astype(dtype) if along else np.zeros((1, 0), dtype)
         filling = np.full(1, fill, dtype)
@@ -284,14 +286,14 @@ class GridLinePass:
             0, 0, 0, places[-1], tasks, lines, size, after, len(down.sources), low,
             address(down.sources), address(filling), rows, taps, address(firsts), address(weights), len(laid),
             address(laid), address(middle), middle.shape[1], address(starts), address(spreads), len(spreads),
-            address(shares), address(scales), int(spreads.max()) + 1,
+            address(shares), address(sixth), int(spreads.max()) + 1,
             load_line(KINDS.index(of.name), each, lanes) if of else 0,
             store_within(KINDS.index(into.name), each, lanes) if into else 0,
             *((turn_panel(each, lanes, 0), turn_panel(each, lanes, 1)) if after > 1 else (0, 0)),
             (of or dtype).itemsize, (into or dtype).itemsize, *places[:6], pitch, grid,
         )  # fmt: skip
         record, names = np.array(values, np.int64), GRID_LINE_FIELDS.names
-        kept: Any = down, laid, filling, weights, firsts, middle, starts, spreads, shares, scales
+        kept: Any = down, laid, filling, weights, firsts, middle, starts, spreads, shares, sixth
         kernel = filter_grid_lines(each, lanes, many) if after == 1 else filter_grid_planes(each, lanes)
         self.run = RecordLaunch(kernel, record, names, tasks * int(places[-1]), tasks, kept)
 
