@@ -282,7 +282,9 @@ def test_rows_that_strided_kernels_fetch_ahead(text, monkeypatch):
     forget_cuts()
 
 
-@pytest.mark.parametrize("text", ["k48 groups48", "k96 groups48", "k48 groups48 stride2", "k96 groups48 stride2"])
+@pytest.mark.parametrize(
+    "text", ["k48 groups48", "k96 groups48", "k48 groups48 stride2", "k96 groups48 stride2"]
+)
 def test_plans_on_other_maps_fetch_what_their_own_would(text, monkeypatch):
     for module in (channel_blocking, channel_caches, block_layers):
         monkeypatch.setattr(module, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 14))
