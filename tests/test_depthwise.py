@@ -19,7 +19,7 @@ from convalgos.core.layouts import blocked_layout, laid
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.cpu.depthwise_channels import Channels
 from convalgos.cpu.depthwise_rows import Rows
-from convalgos.cpu.dwconv import channel_blocking, channel_caches, row_tiling
+from convalgos.cpu.dwconv import block_layers, channel_blocking, channel_caches, row_tiling
 from convalgos.cpu.dwconv.channel_tables import plain_columns
 from convalgos.cpu.dwconv.channel_taps import meetings
 from convalgos.cpu.dwconv.row_kernels import ROW_BAND, ROW_STRIP, ROW_TILE, SQUARE_KERNELS
@@ -279,6 +279,26 @@ def test_rows_that_strided_kernels_fetch_ahead(text, monkeypatch):
     problem = ConvProblem.parse(f"n1 c48 h9 w31 r3 s3 p1 {text} {blocked_layout(simd.lanes(4))}")
     assert channel_blocking.channel_blocking(problem).fetch_rows == problem.stride[0]
     check(Channels(), problem, "integers")
+    forget_cuts()
+
+
+@pytest.mark.parametrize(
+    "text", ["k48 groups48", "k96 groups48", "k48 groups48 stride2", "k96 groups48 stride2"]
+)
+def test_plans_on_other_maps_fetch_what_their_own_would(text, monkeypatch):
+    for module in (channel_blocking, channel_caches, block_layers):
+        monkeypatch.setattr(module, "cache_sizes", lambda: (1 << 11, 1 << 13, 1 << 14))
+    forget_cuts()
+    small, large = (
+        ConvProblem.parse(f"n1 c48 {size} r3 s3 p1 {text} {blocked_layout(simd.lanes(4))}")
+        for size in ("h3 w29", "h9 w31")
+    )
+    known, own = Channels().plan(small), Channels().plan(large)
+    like = known.on_maps(large)
+    for field in ("fetch", "fetch_rows"):
+        assert like.record[field] == own.record[field]
+    assert own.record["fetch"] == (text == "k48 groups48")
+    assert own.record["fetch_rows"] == large.stride[0] * (large.stride[0] == 2)
     forget_cuts()
 
 

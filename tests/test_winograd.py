@@ -3,6 +3,7 @@
 That each size is right on awkward problems is tested with all other algorithms, in test_algorithms.py.
 """
 
+import ctypes
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from helpers import check, check_workspaces, example
 from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
+from convalgos.core.allocator import aligned_empty
 from convalgos.core.cook_toom import cook_toom
 from convalgos.core.layouts import blocked_layout, laid
 from convalgos.core.machine import Machine
@@ -68,6 +70,36 @@ class Forced(Winograd):
 )
 def test_every_schedule_is_right(algorithm, text, cuts, team):
     check(Forced(algorithm.m, algorithm.r, cuts=cuts, team=team), ConvProblem.parse(text))
+
+
+@pytest.mark.parametrize("activation", [None, "hard_swish"])
+@pytest.mark.parametrize("layout", ["channels_last", BLOCKED])
+def test_teams_are_bound_again_for_other_sizes(layout, activation):
+    """All passes are told where x and y lie, run after run."""
+    rng, algorithm = np.random.default_rng(7), Forced(4, cuts=(2, 3, 2, 1), team=True)
+    texts = [f"{size} c24 k32 r3 s3 p1 {layout}" for size in ("n2 h13 w30", "n3 h21 w9")]
+    known, other = [algorithm.serve(ConvProblem.parse(text)) for text in texts]
+
+    def arrays(plan):
+        x, _, y = plan.problem.array_shapes
+        return rng.standard_normal(x).astype("f4"), np.full(y, np.nan, "f4")
+
+    x, y = arrays(known)
+    w, bias = (rng.standard_normal(shape).astype("f4") for shape in (known.problem.w_shape, 32))
+    w = known.prepare(w)
+    settings = known.bind(x, w, y, bias, activation).settings
+    scratch = aligned_empty(other.scratch_bytes, np.uint8)
+    run = other.bound_again(settings, [0], [0], scratch.ctypes.data, True)
+    assert len(run.x_places) == len(run.y_places) > 3
+    for _ in range(3):
+        x, y = arrays(other)
+        for places, array in ((run.x_places, x), (run.y_places, y)):
+            for place in places:
+                ctypes.c_int64.from_address(place.word).value = array.ctypes.data + place.offset
+        run.run()
+        expected = np.full_like(y, np.nan)
+        other.bind(x, w, expected, bias, activation).run()
+        assert np.isfinite(y).all() and np.array_equal(y, expected)
 
 
 def test_narrow_panels_are_right():

@@ -73,7 +73,7 @@ class BlockLayer:
         self._of_columns = p.stride[2], p.padding[2][0]
         self._extents, self._edge = p.kernel_extent, (p.kernel[2] - 1) * p.dilation[2]
         self._w_steps = p.kernel[1] * p.kernel[2] * c.lanes, p.kernel[2] * c.lanes
-        self._steady = {*p.stride, *p.dilation} == {1}
+        self._steady = {*p.stride, *p.dilation} == {1} and p.C == p.K
         self._x_lanes, self._y_lanes = c.groups * p.w_shape[1], c.groups * p.gemm_n
         self._itemsize = p.itemsize
 
