@@ -134,7 +134,8 @@ def conv_transpose(
 
 
 def is_constant(x: Any, w: Any) -> bool:
-    """Whether a traced function has the filter as an array of its own: the same in all calls of a program."""
+    """Whether a traced function has the filter as an array of its own: in a compiled program it is the same
+    in all calls."""
     return isinstance(x, jax.core.Tracer) and not isinstance(w, jax.core.Tracer)
 
 
