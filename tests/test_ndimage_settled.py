@@ -82,7 +82,7 @@ def test_windows_beside_whole_numbers_are_summed_again(given, taps):
 
 @pytest.mark.parametrize("char", "BhHd")
 def test_windows_that_see_an_axis_mirrored_again_and_again(char):
-    """SciPy reads what lies before the axis in the place of its first pixel, from four lengths before it on."""
+    """SciPy reads what lies before the axis in the place of its first pixel, four lengths before it."""
     rng = np.random.default_rng(6)
     for shape, taps in (((3, 40), (28, 5)), ((30, 2), (7, 31)), ((2, 3), (33, 26))):
         x = rng.integers(0, 250, shape).astype(char)
