@@ -78,3 +78,21 @@ def test_windows_beside_whole_numbers_are_summed_again(given, taps):
         for x in (noise, flat, halves, steps):
             expected = scipy.ndimage.correlate(x, w, mode=mode)
             np.testing.assert_array_equal(ndimage.correlate(x, w, mode=mode), expected)
+
+
+@pytest.mark.parametrize("char", "BhHd")
+def test_windows_that_see_an_axis_mirrored_again_and_again(char):
+    """SciPy reads what lies before the axis in the place of its first pixel, four lengths before it."""
+    rng = np.random.default_rng(6)
+    for shape, taps in (((3, 40), (28, 5)), ((30, 2), (7, 31)), ((2, 3), (33, 26))):
+        x = rng.integers(0, 250, shape).astype(char)
+        w = np.outer(*(np.abs(rng.standard_normal(n)) / n for n in taps)).astype(np.float32)
+        footprint = rng.random(taps) < 0.5
+        reach = [(n // 2, n - 1 - n // 2) for n in taps]
+        seen = np.lib.stride_tricks.sliding_window_view(np.pad(x, reach, "symmetric"), taps)
+        total = np.zeros(shape)
+        for t in np.ndindex(taps):  # in order
+            total += float(w[t]) * seen[(..., *t)]
+        y = ndimage.correlate(x, w)
+        assert np.array_equal(y, total.astype(char)) if char != "d" else np.allclose(y, total, rtol=1e-13)
+        assert np.array_equal(ndimage.maximum_filter(x, footprint=footprint), seen[..., footprint].max(-1))

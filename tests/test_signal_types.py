@@ -170,3 +170,5 @@ def test_methods_for_booleans_are_those_of_scipy(types):
     for n, k in ((20, 1), (500, 30), (30_000, 9_000)):
         x, w = (np.full(s, 2**30 + 1).astype(c) for s, c in zip((n, k), types, strict=True))
         assert ca.signal.choose_conv_method(x, w) == scipy.signal.choose_conv_method(x, w)
+    same = np.ones(3, "?"), np.ones((2, 0), "?"), "no mode"
+    assert ca.signal.choose_conv_method(*same) == scipy.signal.choose_conv_method(*same) == "direct"

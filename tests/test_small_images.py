@@ -10,6 +10,7 @@ import pytest
 import scipy.signal
 
 import convalgos as ca
+from convalgos.cpu.filtering import separable_calls
 from convalgos.signal import mixed_types, small_calls, small_lines, small_separable
 
 pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
@@ -214,8 +215,10 @@ def test_separable_calls_in_one_slot_and_results_that_are_kept():
         assert np.allclose(y, 0.5 * (0.25 * (padded[:, :-2] + padded[:, 2:]) + 0.5 * x))
 
 
-def test_separable_calls_of_many_threads():
-    """That all begin with an empty table, whose slots they take from each other."""
+@pytest.mark.parametrize("kept", [separable_calls.KEPT, 1 << 14])
+def test_separable_calls_of_many_threads(kept, monkeypatch):
+    """That all begin with an empty table, whose slots they take from each other, and which is emptied."""
+    monkeypatch.setattr(separable_calls, "KEPT", kept)
     filtered = small_separable.small_both_axes(ca.signal.sepfir2d.__wrapped__)
     h, sizes = np.array([0.25, 0.5, 0.25]), list(itertools.product(range(1, 24), repeat=2))
 
@@ -228,6 +231,16 @@ def test_separable_calls_of_many_threads():
 
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         list(threads.map(run, range(0, 400, 50)))
+
+
+def test_separable_calls_hold_no_more_memory_than_they_may(monkeypatch):
+    monkeypatch.setattr(separable_calls, "KEPT", 1 << 18)
+    calls, h = separable_calls.SeparableCalls(), np.ones(3)
+    held = []
+    for height in range(100, 130):
+        calls.add(np.ones((height, 9)), h, h, h.dtype, False)
+        held.append(calls.nbytes)
+    assert max(held) <= 1 << 18 < 2 * max(held) and sorted(held) != held
 
 
 def test_what_the_compiled_call_of_separable_filters_leaves(monkeypatch):

@@ -46,7 +46,7 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
         'fft'
     """
     arrays = type(in1) is type(in2) is np.ndarray and type(mode) is str and not measure
-    if arrays and are_booleans(in1, in2) and in1.ndim == in2.ndim and in1.size and in2.size and mode in MODES:
+    if arrays and are_booleans(in1, in2):
         return "direct"  # they are not transformed
     if arrays and in1.dtype.kind in "biu" and in2.dtype.kind in "biu" and in1.size and in2.size:
         return _of_integers(in1, in2, mode)

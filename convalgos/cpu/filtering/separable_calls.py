@@ -7,6 +7,7 @@ and those of the filters are converted. The interpreter's lock is held.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.axis_windows import AxisWindow, PixelWindow
+from convalgos.core.forks import guarded
 from convalgos.cpu.filtering.small_elements import (
     DTYPE,
     HEAD,
@@ -35,6 +37,7 @@ from convalgos.cpu.vectors.simd import Value, carray, external, intrinsic, ir, p
 
 SIZES = array_calls.SIZES
 SLOTS = 1024  # calls that are known, a power of two
+KEPT = 1 << 28  # bytes of what calls need, beyond which all are forgotten
 AGAIN = 16  # times that others must ask for the slot of a known call, which takes as long as some of them
 # Types of numbers that are converted, whose codes are their places; booleans are bytes of 0 and 1
 KINDS = (
@@ -228,10 +231,16 @@ class SeparableCalls:
 
     def __init__(self) -> None:
         self._entries = np.zeros(SLOTS, ENTRY)
-        self._held: list[Any] = [None] * SLOTS  # what the entries point to
-        self._asked = [0] * SLOTS
+        self._lock = guarded(threading.Lock())
+        self._forget()
         self._table = np.array([(id(np.ndarray), array_maker(), self._entries.ctypes.data)], TABLE)
         self.address: int = self._table.ctypes.data
+
+    def _forget(self) -> None:
+        self._entries[:] = np.zeros((), ENTRY)  # first, as these point to what is held
+        self._held: list[Any] = [None] * SLOTS
+        self._asked = [0] * SLOTS
+        self.nbytes = 0  # of what is held
 
     def asks_for(self, x: np.ndarray, one: np.ndarray, two: np.ndarray) -> bool:
         """Whether a call that is not known is to be added now: the slot is free, or others asked for it."""
@@ -254,16 +263,22 @@ class SeparableCalls:
         by_rows = _joined(across.unfiltered, width) if joined else [across.unfiltered, along]
         by_columns = _joined(across, width) if narrow else [across, along.unfiltered]
         first = SmallWindows(dtype, by_rows, True)
-        first.then(SmallWindows(dtype, by_columns, True))
+        second = SmallWindows(dtype, by_columns, True)
+        first.then(second)
+        nbytes = 2 * scratch[0].nbytes + first.nbytes + second.nbytes  # what lies between is as large as x
         values = (
             *(type_word(a.dtype) for a in (x, one, two)), height, width, row_taps, column_taps, id(dtype),
             dtype.itemsize, dtype.itemsize // (2 if dtype.kind == "c" else 1), *kinds,
             *(a.ctypes.data for a in scratch), first.address, int(joined),
         )  # fmt: skip
         slot = _slot(x, one, two)
-        before = self._held[slot]
-        self._entries[slot] = values
-        self._held[slot] = scratch, first, dtype
+        with self._lock:
+            if self.nbytes + nbytes > KEPT:
+                self._forget()
+            before = self._held[slot]
+            self._entries[slot] = values
+            self._held[slot] = scratch, first, dtype, nbytes
+            self.nbytes += nbytes - (before[-1] if before else 0)
         del before  # only now, as the entry pointed to it
 
 
