@@ -167,7 +167,7 @@ def _windows(key: tuple[str, tuple[int, ...], tuple[int, ...]]) -> SmallWindows:
     char, x_shape, w_shape = key
     along = [AxisWindow(n, k, windows=n - k + 1) for n, k in zip(x_shape, w_shape, strict=True)]
     ahead, dtype = [AxisWindow(1)] * (2 - len(along)), np.dtype(char)
-    if _is_narrow(x_shape, w_shape, dtype):
+    if _fills_no_vector(x_shape, w_shape, dtype):
         made = SmallWindows(dtype, [AxisWindow(1), PixelWindow(along[0], x_shape[1])], True)
     else:
         made = SmallWindows(dtype, ahead + along, True)
@@ -175,7 +175,7 @@ def _windows(key: tuple[str, tuple[int, ...], tuple[int, ...]]) -> SmallWindows:
     return made
 
 
-def _is_narrow(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: np.dtype) -> bool:
+def _fills_no_vector(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: np.dtype) -> bool:
     """Whether columns are summed of rows that fill no vector, and are taken as one."""
     return len(w_shape) == 2 and w_shape[1] == 1 and x_shape[1] * dtype.itemsize < vector_bytes()
 
@@ -185,7 +185,7 @@ def _sum_piece(x: np.ndarray, w: np.ndarray, y: np.ndarray) -> bool:
     call, key = filter_small(), (y.dtype.char, x.shape, w.shape)
     assert call is not None
     windows = known if (known := _known[key]) is not UNKNOWN else _windows(key)
-    if _is_narrow(x.shape, w.shape, y.dtype):
+    if _fills_no_vector(x.shape, w.shape, y.dtype):
         x = x.reshape(-1)
     if call(windows.address, x, w, y) is not None:
         return True

@@ -48,7 +48,7 @@ NOT, INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, HALF, SINGLE, DOU
 TABLE = fields("array new entries")
 # Types, as `type_word` tells, and sizes of the image and of the filters; the result's type, with its bytes,
 # and those of a real number in it; what is converted from which kind, or `NOT`, and to where; the record of
-# `SmallWindows` that comes first, and whether it filters columns; and where a result is before its transpose
+# `SmallWindows` that comes first, that along rows; and whether it takes all rows as one
 ENTRY = fields(
     "x_type row_type column_type height width row_taps column_taps dtype size part x_kind row_kind "
     "column_kind x rows columns first joined"
