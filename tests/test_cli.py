@@ -185,7 +185,7 @@ def test_ctrl_c_elsewhere_has_the_same_status(monkeypatch):
 # --- the other commands ----------------------------------------------------------------------
 
 
-def test_explain_prints_the_ranking():
+def test_explain_prints_the_ranking(shipped_figures):
     text = run("explain", "n1", "c4", "h9", "w9", "k4", "r3", "s3").stdout
     assert text == str(planning.explain(ConvProblem.parse("n1 c4 h9 w9 k4 r3 s3"))) + "\n"
     assert "->" in text and "cpu.reference" in text

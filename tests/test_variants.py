@@ -62,7 +62,7 @@ def test_lengths_of_blocks_compute_the_same():
         check(a, LINE)
 
 
-def test_only_an_exhaustive_search_tries_them(wisdom):
+def test_only_an_exhaustive_search_tries_them(wisdom, shipped_figures):
     assert {c.id for c in choose.rank(BROAD).candidates} <= LISTED
     ranking = choose.rank(BROAD, exhaustive=True)
     least = min(c.seconds for c in ranking.candidates)
