@@ -47,8 +47,9 @@ def residual_steps():
 
 
 @pytest.fixture
-def parts_of_two(monkeypatch):
-    """Parts of two images, whatever they gain; those of the most steps."""
+def parts_of_two(monkeypatch, shipped_figures):
+    """Parts of two images, whatever they gain; those of the most steps. Steps and layouts are the same on
+    every machine."""
     monkeypatch.setattr(batch_parts, "GAIN", -np.inf)
     monkeypatch.setattr(batch_parts, "_images_of_part", lambda *_: 2)
     monkeypatch.setattr(batch_parts._Seconds, "gained", lambda _, of_all, of_part: of_all)

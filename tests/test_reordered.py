@@ -231,7 +231,7 @@ def test_one_pixel_is_computed_channels_last(wisdom):
         check(candidate.algorithm, parse("n5 c20 h1 w1 k36 r3 s3 p1"))
 
 
-def test_half_precision_of_one_channel():
+def test_half_precision_of_one_channel(shipped_figures):
     problem = parse("n1 c1 h12 w30 k1 r3 s3 p1 channels_last", dtype="float16")
     x, w, _, y = example(problem.replace(layout="channels_first", dtype="float32"), "integers")
     found = ca.plan(problem)(np.moveaxis(x, 1, -1).astype("float16"), w.astype("float16"))
