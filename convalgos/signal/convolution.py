@@ -26,7 +26,7 @@ from convalgos.signal.exact_integers import (
 )
 from convalgos.signal.lines import long_signal
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
-from convalgos.signal.modes import MODES, MOST_AXES, in_axes, larger, longer_axes, longest_last
+from convalgos.signal.modes import MODES, MOST_AXES, in_all_axes, in_axes, larger, longer_axes, longest_last
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along
 from convalgos.signal.window_sums import few_complex
@@ -161,7 +161,7 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
         return None
     if (kept := longer_axes(x.shape, w.shape)) is not None:
         y = by_plan(*in_axes(x, w, kept), mode, method)
-        return None if y is None else np.expand_dims(y, [i for i in range(x.ndim) if i not in kept])
+        return None if y is None else in_all_axes(y, kept, x.ndim)
     if (order := longest_last(x.shape, w.shape, mode)) is not None:
         x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
         y = by_plan(x, w, mode, method)
@@ -244,7 +244,7 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     if kept is not None and _convolved(x, w, axes):  # products are of other types
         along = None if axes is None else [kept.index(i) for i in kept if i in axes]
         y = _floating(*in_axes(x, w, kept), mode, along, None)
-        return None if y is None else np.expand_dims(y, [i for i in range(x.ndim) if i not in kept])
+        return None if y is None else in_all_axes(y, kept, x.ndim)
     if axes is None and (y := few_complex(x, w, mode)) is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
     if (y := short_signals.transformed(x, w, mode, axes)) is not None:

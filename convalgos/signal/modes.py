@@ -79,3 +79,8 @@ def in_axes(x: np.ndarray, w: np.ndarray, kept: list[int]) -> tuple[np.ndarray, 
     """Two arrays without the axes along which they have one element each."""
     left_out = tuple(i for i in range(x.ndim) if i not in kept)
     return x.squeeze(left_out), w.squeeze(left_out)
+
+
+def in_all_axes(y: np.ndarray, kept: list[int], ndim: int) -> np.ndarray:
+    """What is made of arrays `in_axes`, with one element along each of the others."""
+    return np.expand_dims(y, [i for i in range(ndim) if i not in kept])

@@ -64,7 +64,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                 if (
                     type(in1) is type(in2) is np.ndarray
                     and in1.ndim == in2.ndim == 2
-                    and (in1.size * in2.size <= TINY or products_summed(in1.shape, in2.shape, mode) <= TINY)
+                    and _are_few(in1, in2, mode, TINY)
                 ):
                     return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
             return function(in1, in2, mode, boundary, fillvalue, **other)
@@ -211,6 +211,11 @@ def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mo
     if x.ndim != w.ndim or mode not in MODES or not all(map(operator.ge, x.shape, w.shape)):
         return False
     most = TINY if make is _bordered else FEW_OF_VOLUMES if x.ndim > 2 else FEW
+    return _are_few(x, w, mode, most)
+
+
+def _are_few(x: np.ndarray, w: np.ndarray, mode: str, most: int) -> bool:
+    """Whether no more products are summed; where there can be no more, these are not counted."""
     return x.size * w.size <= most or products_summed(x.shape, w.shape, mode) <= most
 
 

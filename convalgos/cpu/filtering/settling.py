@@ -76,8 +76,6 @@ def settle_vectors(
             for the sums in order.
     """
     source, out, w, near = (v.pointer(address) for address in (sums, y, weights, bounds))
-    whole_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.trunc.{v.suffix}")
-    size_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}")
     wide = Vec(v.b, vector_bytes() // 8, 8)
     low, high, exact = (v.broadcast(near, i) for i in range(3))
 
@@ -104,9 +102,7 @@ def settle_vectors(
     def settle(at: Value, rest: Value) -> None:
         mask = v.mask(rest)
         value = v.load_masked(source, at, mask)
-        left = v.b.call(size_of, [v.fsub(value, v.b.call(whole_of, [value]))])
-        close = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
-        close = v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [value]), exact))
+        close = _are_close(v, value, low, high, exact)
         stored(v, KIND, value, out, at, mask)
         lanes = v.b.bitcast(v.b.and_(close, mask), ir.IntType(v.lanes))
         with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
@@ -321,10 +317,14 @@ def _added(v: Vec, sums: list[Register]) -> Value:
 def _close_lanes(v: Vec, total: Value, window: Value) -> Value:
     """The bits of lanes that are next to whole numbers, by the bounds of a `window_table`."""
     near = v.pointer(window)
-    low, high, certain = (v.broadcast(near, i) for i in range(3))
+    close = _are_close(v, total, *(v.broadcast(near, i) for i in range(3)))
+    return v.b.zext(v.b.bitcast(close, ir.IntType(v.lanes)), WORD)
+
+
+def _are_close(v: Vec, value: Value, low: Value, high: Value, certain: Value) -> Value:
+    """Lanes whose rest lies below `low` or above `high`, of magnitudes beyond `certain`."""
     unary = ir.FunctionType(v.type, [v.type])
     whole_of, size_of = (function_of(v.b, unary, f"llvm.{name}.{v.suffix}") for name in ("trunc", "fabs"))
-    left = v.b.call(size_of, [v.fsub(total, v.b.call(whole_of, [total]))])
+    left = v.b.call(size_of, [v.fsub(value, v.b.call(whole_of, [value]))])
     close = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
-    close = v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [total]), certain))
-    return v.b.zext(v.b.bitcast(close, ir.IntType(v.lanes)), WORD)
+    return v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [value]), certain))
