@@ -9,7 +9,8 @@ pytest.importorskip("onnxruntime")
 from test_network_onnx import Builder, check, kinds, numbers
 
 from convalgos.core.epilogue import Activation
-from convalgos.network.graph import Convolution, Foreign, LayerNormalization, Transpose
+from convalgos.network.graph import Convolution, Elementwise, Foreign, LayerNormalization, Transpose, View
+from convalgos.network.softmax import Softmax
 
 TO_LAST, FROM_LAST = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -87,3 +88,16 @@ def test_norms_that_are_not_over_one_dimension_or_are_read_inside_stay_foreign()
     net = check(b.model(read, over_rows, b.node("Relu", mean)), numbers((1, 8, 9, 7)))
     norms = [step for step in net.graph.steps if isinstance(step, LayerNormalization)]
     assert not any(step.centred for step in norms) and Foreign in kinds(net)
+
+
+def test_rows_of_arrays_of_six_dimensions():
+    """As of windows of windows: a product with its bias and activation, a norm and a softmax of rows."""
+    b = Builder(("n", 2, 3, 2, 5, 8))
+    product = b.node("Relu", b.node("Add", b.node("MatMul", "x", numbers((8, 24))), numbers(24)))
+    norm = b.node("LayerNormalization", product, numbers(24), numbers(24))
+    model = b.model(b.node("Softmax", b.node("Mul", norm, norm)))
+    for n in (3, 1, 0):
+        net = check(model, numbers((n, 2, 3, 2, 5, 8)))
+    layer, *others = (s for s in net.graph.steps if not isinstance(s, View | Transpose | Elementwise))
+    assert [type(s) for s in (layer, *others)] == [Convolution, LayerNormalization, Softmax]
+    assert layer.bias is not None and layer.activation == Activation("relu")

@@ -10,6 +10,7 @@ from test_network_onnx import Builder, check, kinds, numbers
 
 from convalgos.core.layouts import LAYOUTS, array_shape, laid, to_logical
 from convalgos.cpu.elementwise.pixel_moves import PixelMovePlan
+from convalgos.network import from_onnx
 from convalgos.network.graph import Convolution, Elementwise, Foreign
 from convalgos.network.onnx_reader.model import load_onnx
 from convalgos.network.pixel_moves import DepthToSpace, SpaceToDepth
@@ -248,3 +249,22 @@ def test_what_integers_have_no_step_for_is_computed_dequantised(op, shape):
     y = b.node("QuantizeLinear", b.node(op, x, away), *scale)
     net = check(b.model(b.node("DequantizeLinear", y, *scale)), numbers((2, 12, 6, 10)), close=0.005)
     assert Foreign not in kinds(net)
+
+
+@pytest.mark.parametrize("constant", [0, 1, None])
+@pytest.mark.parametrize(
+    "equation",
+    ["bhwc,hkc->bhwk", "bhwc,wkc->bhwk", "abcd,kdb->ckab", "abcd,dk->kcab", "kc,abcd->abkd", "abcd,ce->eabd"],
+)
+def test_products_of_letters_in_any_order(equation, constant):
+    """As of relative positions; parameters of a model are constant."""
+    sizes = dict(zip("abcdehkw", (2, 3, 5, 4, 6, 3, 7, 4), strict=True))
+    shapes = [tuple(sizes[letter] for letter in part) for part in equation.split("->")[0].split(",")]
+    arrays = [numbers(shape) for shape in shapes]
+    b = Builder(shapes[0])
+    b.inputs = {"pq"[i]: shape for i, shape in enumerate(shapes) if i != constant}
+    operands = [arrays[i] if i == constant else name for i, name in enumerate("pq")]
+    net = from_onnx(b.model(b.node("Einsum", *operands, equation=equation)))
+    assert Foreign not in kinds(net)
+    y = net(*(array for i, array in enumerate(arrays) if i != constant))
+    np.testing.assert_allclose(y, np.einsum(equation, *arrays), atol=1e-5)

@@ -51,6 +51,7 @@ def own(module, *inputs, error=1e-5):
         lambda x: torch.bmm(x[0], x[1].mT), lambda x: torch.addmm(x[0, 0, 0], x[0, 0, :, :3], x[0, 1, :3]),
         lambda x: F.linear(x, x[0, 0], x[0, 1, :, 0]), lambda x: torch.einsum("bchw,bcvw->bchv", x, x),
         lambda x: torch.einsum("bchw,bcwk->bchk", x, x.mT), lambda x: torch.einsum("bchw->whbc", x),
+        lambda x: torch.einsum("bchw,bcvw->bvhc", x, x), lambda x: torch.einsum("chw,bchv->bvcw", x[0], x),
         lambda x: x.mean() + x.sum((1, 3), keepdim=True) - x.amax(2, True),
         lambda x: x.amin((-1, -2)) + x.norm(dim=(2, 3)),
         lambda x: x.max(1).values[:, None] * x.min(-1, keepdim=True)[0], lambda x: x.max(2)[1],

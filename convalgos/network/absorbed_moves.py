@@ -43,7 +43,7 @@ def moves_absorbed(graph: NetworkGraph) -> NetworkGraph:
 def _reading_unmoved(step: OF_MATRICES, steps: dict[str, Step]) -> OF_MATRICES:
     """Attention, or a product, of what its matrices are moved from."""
     inputs, moves = list(step.inputs), list(step.moves)
-    for i in range(len(moves) - 1):
+    for i in range(min(len(inputs), len(moves) - 1)):  # a constant operand is no input
         inputs[i], moves[i] = _unmoved(inputs[i], moves[i], steps)
     return replace(step, inputs=tuple(inputs), moves=tuple(moves))
 

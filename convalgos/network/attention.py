@@ -24,23 +24,33 @@ class Rearrangement(Step):
 
 @dataclass(frozen=True, eq=False)
 class Product(Step):
-    """scale a b of matrices in the last two dimensions; inputs: (a, b), after moves of each; those of the
-    output stand last."""
+    """scale a b of matrices in the last two dimensions; inputs: (a, b), or a where b is constant, after moves
+    of each; those of the output stand last."""
 
     moves: tuple[tuple[Move, ...], ...] = ((), (), ())
     scale: float = 1.0
+    constant: np.ndarray | None = None
+
+    def operands(self, shapes: Shapes) -> list[Shape]:
+        """The shapes of a and b before their moves."""
+        known = () if self.constant is None else (self.constant.shape,)
+        return [*(shapes[name] for name in self.inputs), *known]
 
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int]:
         """(products, rows, depth, width)."""
-        a, b = (moved_shape(shapes[name], own) for name, own in zip(self.inputs, self.moves[:2], strict=True))
-        if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
-            raise ValueError(f"a {a} and b {b} do not go together")
-        return math.prod(np.broadcast_shapes(a[:-2], b[:-2])), a[-2], a[-1], b[-1]
+        *lead, rows, depth, width = self._sizes(shapes)
+        return math.prod(lead), rows, depth, width
 
     def output_shape(self, shapes: Shapes) -> Shape:
-        _, rows, _, width = self.sizes(shapes)
-        a, b = (moved_shape(shapes[name], own) for name, own in zip(self.inputs, self.moves[:2], strict=True))
-        return moved_shape((*np.broadcast_shapes(a[:-2], b[:-2]), rows, width), self.moves[2])
+        *lead, rows, _, width = self._sizes(shapes)
+        return moved_shape((*lead, rows, width), self.moves[2])
+
+    def _sizes(self, shapes: Shapes) -> Shape:
+        """(..., rows, depth, width)."""
+        a, b = (moved_shape(x, own) for x, own in zip(self.operands(shapes), self.moves[:2], strict=True))
+        if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
+            raise ValueError(f"a {a} and b {b} do not go together")
+        return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], a[-1], b[-1])
 
 
 @dataclass(frozen=True, eq=False)

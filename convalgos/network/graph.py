@@ -266,6 +266,7 @@ class View(Step):
     """The same elements, in channels_first, in another shape: 0 keeps a size, -1 takes the rest."""
 
     shape: Shape = ()
+    back: Shape = ()  # in which they are seen as they were; none where it is not known
 
     def output_shape(self, shapes: Shapes) -> Shape:
         return viewed_shape(shapes[self.inputs[0]], self.shape)

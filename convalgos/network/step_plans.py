@@ -95,7 +95,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32", lim
     if isinstance(step, Attention):
         return AttentionPlan(read, step.moves, step.scale, step.views, step.constants)
     if isinstance(step, Product):
-        return MatmulPlan(read, step.moves, step.scale)
+        return MatmulPlan(step.operands(shapes), step.moves, step.scale, step.constant)
     if isinstance(step, DynamicConvolution):
         return DynamicConvolutionPlan(step.problem(shapes), limits, step.bias, step.activation)
     if isinstance(step, ElementFunction):

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from convalgos.network.graph import Elementwise, Foreign, NetworkGraph, Step, Transpose
+from convalgos.network.graph import Elementwise, Foreign, NetworkGraph, Step, Transpose, View
 
 
 def transposes_last(graph: NetworkGraph) -> NetworkGraph:
-    """Elementwise steps of transposed maps are of the maps; a transpose back again is none.
+    """Elementwise steps of transposed maps are of the maps; a transpose back again is none, nor is a view.
 
     Steps that nothing reads any more are left for `passes.needed`.
     """
     made: dict[str, Transpose] = {}  # by output
-    same: dict[str, str] = {}  # value -> the one that it was before two transposes
+    views: dict[str, View] = {}  # by output, too
+    same: dict[str, str] = {}  # value -> the one that it was before two of them
     steps: list[Step] = []
     for given in graph.steps:
         step = given
@@ -26,6 +27,10 @@ def transposes_last(graph: NetworkGraph) -> NetworkGraph:
             if before is not None and _inverse(before) == step.order:
                 same[step.output] = before.inputs[0]
             made[step.output] = step
+        elif isinstance(step, View):
+            if (seen := views.get(step.inputs[0])) is not None and seen.back and seen.back == step.shape:
+                same[step.output] = seen.inputs[0]
+            views[step.output] = step
         elif isinstance(step, Elementwise) and len({*_orders(step, made)}) == 1:
             steps += _on_maps(step, made)
             made[step.output] = step = Transpose(

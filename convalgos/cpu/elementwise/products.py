@@ -1,4 +1,4 @@
-"""Products of float32 matrices that are both computed, as one step: run, or bound to arrays."""
+"""Products of many float32 matrices as one step: run, or bound to arrays."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class MatmulPlan(BoundStep):
     Args:
         shapes: of the arrays that a and b are in.
         moves: of a (..., rows, depth), of b (..., depth, width), and of y (..., rows, width).
+        constant: the array that b is in, where it is known; it is then no input.
 
     Example:
         >>> a, b = np.ones((2, 1, 3), "f4"), np.arange(6, dtype="f4").reshape(2, 3)
@@ -53,8 +54,12 @@ class MatmulPlan(BoundStep):
         [[6.0, 24.0]]
     """
 
-    def __init__(self, shapes: Sequence[Shape], moves: Sequence[Sequence[Move]], scale: float = 1.0):
+    def __init__(
+        self, shapes: Sequence[Shape], moves: Sequence[Sequence[Move]], scale: float = 1.0,
+        constant: np.ndarray | None = None,
+    ):  # fmt: skip
         self._shapes, self._moves = tuple(shapes), tuple(moves)
+        self._known = () if constant is None else (np.ascontiguousarray(constant, FLOAT),)
         a, b = (moved_shape(shape, own) for shape, own in zip(shapes, moves[:2], strict=True))
         if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
             raise ValueError(f"a {a} and b {b} do not go together")
@@ -72,7 +77,8 @@ class MatmulPlan(BoundStep):
         self._task_bytes = sum(self._parts.values()) + whole_lines(self._tile * self._panel * FLOAT.itemsize)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
-        *inputs, y = arrays
+        *given, y = arrays
+        inputs = (*given, *self._known)
         for name, x, shape in zip("ab", inputs, self._shapes, strict=True):
             check_bound(name, x, shape, FLOAT, strided=False)
         check_bound("y", y, self.y_shape, FLOAT, strided=False, written=True)

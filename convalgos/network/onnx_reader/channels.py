@@ -65,6 +65,34 @@ def by_last_dimension(node: OnnxNode, model: OnnxModel, make: Callable[[str, str
     ]
 
 
+def by_rows(node: OnnxNode, model: OnnxModel, make: Callable[[str, str, int], Steps]) -> Steps:
+    """The same of steps that compute each row of the last dimension by itself: arrays of more dimensions than
+    maps have are seen with one of rows.
+
+    Args:
+        make: (map x, map y, dimensions of a map) -> the steps.
+    """
+    x = next(name for name in node.inputs if not model.is_constant(name))
+    y, shape = node.outputs[0], model.shape(x) or ()
+    if len(shape) <= 5:
+        return by_last_dimension(node, model, lambda of, made: make(of, made, len(shape) - 2))
+    known = [n for n in (*shape[1:], (model.shape(y) or ("",))[-1]) if isinstance(n, int) and n]
+    if len(known) != len(shape):
+        return None
+    *inner, channels, width = known
+    rows, of, made, given = (f"{y}/{name}" for name in ("rows", "x", "maps", "given"))
+    steps, count = make(of, made, 1), math.prod(inner)
+    if steps is None:
+        return None
+    return [
+        View(node.name, (x,), rows, (0, count, channels)),
+        Transpose(node.name, (rows,), of, channels_from_last(3)),
+        *steps,
+        Transpose(node.name, (made,), given, channels_to_last(3)),
+        View(node.name, (given,), y, (0, *inner, width), back=(0, count, width)),
+    ]
+
+
 def of_one_pixel(node: OnnxNode, make: Callable[[str, str], Sequence[Step]]) -> Steps:
     """Steps of a node that takes (N, C), as those of maps of one pixel between two views."""
     x, y = node.inputs[0], node.outputs[0]
@@ -102,7 +130,7 @@ def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
     """Over the last dimension, or as patterns found it over the channels of maps."""
     rank, axis = rank_of(node, model), node.attributes.get("axis", -1)
     of_maps = node.op == CHANNEL_NORM and axis % max(1, rank) == 1
-    if not 2 <= rank <= 5 or any(node.outputs[1:]) or not (of_maps or axis % rank == rank - 1):
+    if rank < 2 or any(node.outputs[1:]) or not (of_maps or axis % rank == rank - 1):
         return None
     scale, shift = (model.constant(name) if name else None for name in (*node.inputs[1:], "", "")[:2])
     channels = (model.shape(node.inputs[0]) or ())[axis % rank]
@@ -111,12 +139,12 @@ def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
             return None
     epsilon = float(node.attributes.get("epsilon", 1e-5))
 
-    def norm(x: str, y: str) -> list[Step]:
+    def norm(x: str, y: str, _: int = 0) -> list[Step]:
         return [LayerNormalization(node.name, (x,), y, scale, shift, epsilon)]
 
     if rank == 2:
         return of_one_pixel(node, norm)
-    return norm(node.inputs[0], node.outputs[0]) if of_maps else by_last_dimension(node, model, norm)
+    return norm(node.inputs[0], node.outputs[0]) if of_maps else by_rows(node, model, norm)
 
 
 def local_response_norm(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -144,7 +172,7 @@ def softmax(node: OnnxNode, model: OnnxModel) -> Steps:
         return [Softmax(node.name, (x,), y, logs)]
     if not last:
         return _in_the_middle(node, model.shape(x) or (), axis, logs)
-    return by_last_dimension(node, model, lambda of, made: [Softmax(node.name, (of,), made, logs)])
+    return by_rows(node, model, lambda of, made, _: [Softmax(node.name, (of,), made, logs)])
 
 
 def _in_the_middle(node: OnnxNode, shape: DynamicShape, axis: int, logs: bool) -> Steps:

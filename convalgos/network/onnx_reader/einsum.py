@@ -20,6 +20,17 @@ class LetteredProduct(NamedTuple):
     rank: int
 
 
+class TurnedProduct(NamedTuple):
+    """The orders of dimensions in which both operands are matrices of one product, and that of its result.
+
+    Leading dimensions that the second operand lacks are broadcast.
+    """
+
+    swapped: bool
+    orders: tuple[list[int], list[int]]  # of the operands, after they are swapped
+    result: list[int]
+
+
 def with_products_spelled_out(proto: Any) -> Any:
     """A ModelProto in which each Einsum that is a product of matrices is a MatMul, and one that only moves
     elements a Transpose; itself where none is."""
@@ -44,16 +55,20 @@ def _spelled_out(node: Any, proto: Any) -> list[Any]:
         return []
     if isinstance(found, list):
         return [node_of("Transpose", node.input, node.output, node.name, perm=found)]
+    if isinstance(found, TurnedProduct):
+        return _turned(node, found)
     opset = max((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), default=1)
     return _spelled(node, found, opset)
 
 
-def order_or_product(equation: str, operands: int) -> list[int] | LetteredProduct | None:
+def order_or_product(equation: str, operands: int) -> list[int] | LetteredProduct | TurnedProduct | None:
     """What an equation of so many operands says: an order of dimensions, a product of matrices, or neither.
 
     Example:
         >>> order_or_product("nchw -> nhwc", 1)
         [0, 2, 3, 1]
+        >>> order_or_product("bhwc,wkc->bhwk", 2)
+        TurnedProduct(swapped=False, orders=([0, 2, 1, 3], [0, 2, 1]), result=[0, 2, 1, 3])
     """
     of_operands, _, y = equation.replace(" ", "").partition("->")
     parts = (*of_operands.split(","), y)
@@ -61,7 +76,10 @@ def order_or_product(equation: str, operands: int) -> list[int] | LetteredProduc
         return None
     if operands == 1 and {*parts[0]} == {*y}:
         return [parts[0].index(letter) for letter in y]
-    return product_of_letters(*parts) if operands == 2 else None
+    if operands != 2:
+        return None
+    a, b, y = parts
+    return product_of_letters(a, b, y) or _turned_product(a, b, y, False) or _turned_product(b, a, y, True)
 
 
 def product_of_letters(a: str, b: str, y: str) -> LetteredProduct | None:
@@ -85,6 +103,38 @@ def product_of_letters(a: str, b: str, y: str) -> LetteredProduct | None:
     if found is None and (found := _of_matrices(b, a, y)) is not None:
         return found._replace(swapped=True)
     return found
+
+
+def _turned_product(a: str, b: str, y: str, swapped: bool) -> TurnedProduct | None:
+    """Of any order of dimensions; the second operand has one that the first lacks."""
+    both = [letter for letter in y if letter in a and letter in b]
+    inner = [letter for letter in a if letter in b and letter not in y]
+    rows, columns = ([m for m in y if m in own and m not in other] for own, other in ((a, b), (b, a)))
+    if not rows or len(inner) != 1 or len(columns) != 1:
+        return None
+    lead = [*rows[:-1], *both]
+    if len(lead) + 2 != len(a) or len(both) + 2 != len(b) or len(lead) + 2 != len(y):
+        return None  # a dimension is summed that only one operand has
+    of_a, of_b, made = [*lead, rows[-1], *inner], [*both, *inner, *columns], [*lead, rows[-1], *columns]
+    orders = [a.index(letter) for letter in of_a], [b.index(letter) for letter in of_b]
+    return TurnedProduct(swapped, orders, [made.index(letter) for letter in y])
+
+
+def _turned(node: Any, product: TurnedProduct) -> list[Any]:
+    """The nodes of such a product."""
+    nodes: list[Any] = []
+    inputs, y = list(node.input)[:: -1 if product.swapped else 1], node.output[0]
+    for at, order in enumerate(product.orders):
+        if order != sorted(order):
+            name = f"{y}/operand{at}"
+            nodes.append(node_of("Transpose", [inputs[at]], [name], name, perm=order))
+            inputs[at] = name
+    in_order = product.result == sorted(product.result)
+    made = y if in_order else f"{y}/product"
+    nodes.append(node_of("MatMul", inputs, [made], node.name))
+    if not in_order:
+        nodes.append(node_of("Transpose", [made], [y], f"{y}/order", perm=product.result))
+    return nodes
 
 
 def _of_matrices(a: str, b: str, y: str) -> LetteredProduct | None:

@@ -13,7 +13,7 @@ from convalgos.network.channel_scaling import channel_scaling
 from convalgos.network.functions import ElementFunction
 from convalgos.network.graph import Elementwise, Step, View
 from convalgos.network.mapped_weights import in_memory
-from convalgos.network.onnx_reader.channels import Maker, Steps, by_last_dimension
+from convalgos.network.onnx_reader.channels import Maker, Steps, by_rows
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.value_types import DynamicShape
 
@@ -212,8 +212,8 @@ def _scaled_by(
     else:
         scale = 1 / numbers
     if last:
-        return by_last_dimension(
-            node, model, lambda of, y: _scaled_maps(node, of, y, scale, shift, shape[-1], len(shape) - 2)
+        return by_rows(
+            node, model, lambda of, y, ndim: _scaled_maps(node, of, y, scale, shift, shape[-1], ndim)
         )
     return _scaled(node, model, x, node.outputs[0], scale, shift)
 

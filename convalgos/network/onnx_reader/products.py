@@ -1,7 +1,8 @@
-"""Products of two computed matrices, which are no part of attention, as steps."""
+"""Products of matrices, computed or of many constant ones, which are no part of attention, as steps."""
 
 from __future__ import annotations
 
+from convalgos.core.moves import Move, moved
 from convalgos.network.attention import Product
 from convalgos.network.onnx_reader.attention import operand_of
 from convalgos.network.onnx_reader.channels import Steps
@@ -9,10 +10,26 @@ from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 
 
 def computed_product(node: OnnxNode, model: OnnxModel) -> Steps:
-    """A MatMul of arrays of two dimensions or more, of which transposes and factors are part of the step."""
-    if any(map(model.is_constant, node.inputs)):
-        return None
+    """A MatMul of arrays of two dimensions or more, of which transposes and factors are part of the step.
+
+    One of them may be constant: then it is the second one of the step.
+    """
     if any(len(model.shape(name) or ()) < 2 or model.dtype(name) != "float32" for name in node.inputs):
         return None
     (by_a, a, a_moves), (by_b, b, b_moves) = (operand_of(model, name) for name in node.inputs)
-    return [Product(node.name, (a, b), node.outputs[0], (a_moves, b_moves, ()), by_a * by_b)]
+    known, y, scale = [model.is_constant(name) for name in (a, b)], node.outputs[0], by_a * by_b
+    if not any(known):
+        return [Product(node.name, (a, b), y, (a_moves, b_moves, ()), scale)]
+    array = model.constant(b if known[1] else a)
+    if all(known) or array is None:
+        return None
+    if known[1]:
+        return [Product(node.name, (a,), y, (a_moves, (), ()), scale, moved(array, b_moves))]
+    turned, back = (_turned(len(model.shape(name) or ())) for name in (node.inputs[1], y))
+    matrices = moved(array, a_moves).swapaxes(-1, -2)
+    return [Product(node.name, (b,), y, ((*b_moves, turned), (), (back,)), scale, matrices)]
+
+
+def _turned(rank: int) -> Move:
+    """The move that transposes matrices in the last two dimensions."""
+    return "transpose", (*range(rank - 2), rank - 1, rank - 2)

@@ -28,6 +28,7 @@ from convalgos.network.onnx_reader.channels import (
     Maker,
     Steps,
     by_last_dimension,
+    by_rows,
     layer_norm,
     local_response_norm,
     moved_channels,
@@ -237,18 +238,21 @@ def _matmul(node: OnnxNode, model: OnnxModel) -> Steps:
     w = model.constant(node.inputs[1])
     if w is None:
         return _mixed_channels(node, model) or computed_product(node, model)
-    if w.ndim != 2 or model.is_constant(node.inputs[0]):
-        return None
     rank = rank_of(node, model)
+    if 2 < w.ndim <= rank and {*w.shape[:-2]} == {1}:
+        w = w.reshape(w.shape[-2:])
+    if w.ndim > 2:
+        return computed_product(node, model)
+    if w.ndim < 2 or model.is_constant(node.inputs[0]):
+        return None
     if rank == 2:
         return _linear(node, w.T, None)
-    ones = (1,) * (rank - 2)
-    filters = w.T[(..., *(None,) * len(ones))]  # (K, C, 1, ...)
 
-    def product(x: str, y: str) -> Steps:
-        return [Convolution(node.name, (x,), y, filters, None, ones, ((0, 0),) * len(ones), ones)]
+    def product(x: str, y: str, ndim: int) -> Steps:
+        ones, filters = (1,) * ndim, w.T[(..., *(None,) * ndim)]  # (K, C, 1, ...)
+        return [Convolution(node.name, (x,), y, filters, None, ones, ((0, 0),) * ndim, ones)]
 
-    return by_last_dimension(node, model, product)
+    return by_rows(node, model, product)
 
 
 def _mixed_channels(node: OnnxNode, model: OnnxModel) -> Steps:

@@ -64,6 +64,13 @@ def turned_matrices(t: Translation, x: Value) -> Value:
     return t.between("Transpose", [x], (*lead, columns, rows), t.dtype(x), perm=order)
 
 
+def permuted(t: Translation, x: Value, order: Sequence[int]) -> Value:
+    """The dimensions in an order."""
+    if list(order) == sorted(order):
+        return x
+    return t.between("Transpose", [x], [t.shape(x)[i] for i in order], t.dtype(x), perm=list(order))
+
+
 def expanded_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x, after = t.value(a["self"]), shape_of_tensor(node)
     before = (*(1,) * (len(after) - len(t.shape(x))), *t.shape(x))
