@@ -58,6 +58,8 @@ def own(module, *inputs, error=1e-5):
         lambda x: x.argmax(1, keepdim=True) + x.argmin(1, keepdim=True), lambda x: x.topk(3, 2).values,
         lambda x: x.topk(2, 1, largest=False)[1], lambda x: x.cumsum(2),
         lambda x: torch.roll(x, (2, -10), (2, 3)), lambda x: torch.stack((x, 2 * x), -2),
+        lambda x: torch.cat((torch.arange(7.0).expand(len(x), 4, 1, -1), x), 2),
+        lambda x: x + x[:1].repeat(len(x), 1, 1, 1),
         lambda x: x.repeat(2, 1, 3, 1, 1), lambda x: x.mean(3, keepdim=True).expand(3, -1, -1, -1, 5),
         lambda x: x[:, None, ..., 1:-1:2] + x[0, 1, :, :3],
         lambda x: torch.cat([p * i for i, p in enumerate(x.unbind(1))], 1),

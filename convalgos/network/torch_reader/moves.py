@@ -77,16 +77,33 @@ def expanded_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if x not in t.constants and are_same_sizes(t.shape(x), after):
         return x  # a constant may be a token, which the reader knows by its expansion
     sizes = [1 if str(n) == str(m) else n for n, m in zip(after, before, strict=True)]
-    return t.emit("Expand", [x, t.constant(np.array(known_sizes(sizes), np.int64))])
+    return t.emit("Expand", [x, _value_of_sizes(t, sizes)])
+
+
+def _value_of_sizes(t: Translation, sizes: Sequence[Any]) -> Value:
+    """A value that holds sizes; those that are open are read off a value that has them."""
+    if all(type(n) is int for n in sizes):
+        return t.constant(np.array(sizes, np.int64))
+    parts = []
+    for n in sizes:
+        if type(n) is int:
+            parts.append(t.constant(np.array([n], np.int64)))
+            continue
+        named = ((name, [*map(str, value.shape)]) for name, value in t.values.items())
+        place = next(((name, shape.index(str(n))) for name, shape in named if str(n) in shape), None)
+        if place is None:
+            raise Left("has sizes that are computed")
+        parts.append(t.between("Shape", place[:1], (1,), "int64", start=place[1], end=place[1] + 1))
+    return t.between("Concat", parts, (len(parts),), "int64", axis=0)
 
 
 def repeated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    times, x, shape = known_sizes(a["repeats"]), t.value(a["self"]), shape_of_tensor(a["self"])
+    times, x, shape = a["repeats"], t.value(a["self"]), shape_of_tensor(a["self"])
     if len(times) > len(shape):
         shape = (*(1,) * (len(times) - len(shape)), *shape)
         target = t.constant(np.array(known_sizes(shape), np.int64))
         x = t.between("Reshape", [x, target], shape, t.dtype(x))
-    return t.emit("Tile", [x, t.constant(np.array(times, np.int64))])
+    return t.emit("Tile", [x, _value_of_sizes(t, times)])
 
 
 # --- parts of an array -----------------------------------------------------------------------
