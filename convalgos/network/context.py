@@ -12,7 +12,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.errors import Unsupported
-from convalgos.cpu.separable.records import BiasedActivation
+from convalgos.cpu.separable.run_outputs import BiasedActivation
 from convalgos.network.arena import ArenaArrays, scratch_bytes
 from convalgos.network.array_plans import ArrayFunctionPlan
 from convalgos.network.filters import Filters, filter_of

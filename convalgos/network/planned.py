@@ -151,8 +151,14 @@ class Planned:
         return stack_of(sharing.spans, roots)
 
     @cached_attribute
-    def stack_above(self) -> list[Stack]:
-        """How they would lie above the scratch of their own steps, once that was asked for."""
+    def stacks(self) -> list[tuple[Stack, float]]:
+        """`stack`, and those of plans made like this one for other sizes; each with its waste: times the
+        bytes that are in use at once."""
+        return [] if self.stack is None else [(self.stack, 1.0)]
+
+    @cached_attribute
+    def stacks_above(self) -> list[tuple[Stack, float]]:
+        """Likewise where values lie above the scratch of their own steps, once that was asked for."""
         return []
 
     def dtype(self, name: str) -> np.dtype:
