@@ -28,9 +28,11 @@ from convalgos.network.packing import (
     TimedBytes,
     most_alive,
     most_alive_above,
+    part_stack_of,
     place_buffers,
     place_in_order,
     stack_of,
+    times_of_parts,
 )
 from convalgos.network.planned import Planned, PlannedStep, Sharing
 from convalgos.network.sharing import found_sharing, takes_strides, value_bytes
@@ -57,8 +59,10 @@ def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = N
         places: list[Any] = [known.places[root] for root in known.sharing.times]
         lowest_first = sorted(range(len(places)), key=places.__getitem__)
         placed = _placed_by(planned, known.sharing, waste, lowest_first)
-        _keep_stack(placed, known)
-        return placed
+        assert placed.sharing is not None
+        if placed.arena_bytes <= waste * placed.sharing.least:
+            _keep_stack(placed, known, known.sharing)
+            return placed
     return _placed_by(planned, found_sharing(planned, graph))
 
 
@@ -94,50 +98,68 @@ def _spans_as_whole(buffers: Sequence[Buffer], alive: int) -> tuple[tuple[int, i
 
 
 def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
-    """A plan whose values lie upon each other as in a known one, or as in one made like that for other sizes;
-    None where that wastes more."""
-    sharing = known.sharing
-    if known.stack is None or sharing is None:
+    """A plan whose values lie upon each other as in a known one; None where that wastes more."""
+    sharing, stack = known.sharing, known.stack
+    if sharing is None:
+        return None
+    if len(sharing.whole) < len(sharing.times):
+        return _stacked_in_parts(planned, known, sharing, waste)
+    if stack is None:
         return None
     sizes = [whole_lines(value_bytes(planned, root)) for root in sharing.times]
     each = [getattr(planned_step.plan, "scratch_bytes", 0) or 0 for planned_step in planned.steps]
     scratch = whole_lines(max(each, default=0))
-    least = scratch + known.stack.most_alive(sizes)
-    begins, stacks = [scratch] * len(sizes), known.stacks
+    least = scratch + stack.most_alive(sizes)
+    begins = [scratch] * len(sizes)
     if least >= APART:
         least = most_alive_above(sharing.spans, sizes, list(map(whole_lines, each)))
         begins = [whole_lines(max(each[first : last + 1], default=0)) for first, last in sharing.spans]
-        stacks = _stacks_above_scratch(known, sharing)
-    for stack, own_waste in tuple(stacks):
-        offsets, total = stack.placed(sizes, begins)
-        total = max(total, scratch)
-        if total <= max(waste, own_waste) * least:
-            return _with_offsets(planned, sharing, offsets, total, scratch, least)
+        stack = _stack_above_scratch(known, sharing, stack)
+    offsets, total = stack.placed(sizes, begins)
+    total = max(total, scratch)
+    return None if total > waste * least else _with_offsets(planned, sharing, offsets, total, scratch, least)
+
+
+def _stack_above_scratch(known: Planned, sharing: Sharing, stack: Stack) -> Stack:
+    """How the values of a plan lie upon each other where each lies above the scratch of its own steps.
+
+    Args:
+        stack: how they lie in it, which is so already in large plans.
+    """
+    if sharing.least >= APART:
+        return stack
+    if not known.stack_above:
+        buffers = [buffer._replace(times=()) for buffer in _buffers(known, sharing)]
+        places, *_ = place_buffers(buffers, _scratches(known), sharing.order)
+        known.stack_above.append(stack_of(sharing.spans, places))
+    return known.stack_above[0]
+
+
+def _stacked_in_parts(planned: Planned, known: Planned, sharing: Sharing, waste: float) -> Planned | None:
+    """Likewise where slices of values have times of their own: as in a known plan, or as in one that was made
+    like that for other sizes."""
+    buffers = _buffers(planned, sharing)
+    each = list(map(scratch_bytes, planned.steps))
+    scratch, times = max(each, default=0), times_of_parts(buffers)
+    begins, least = [scratch] * len(buffers), scratch + most_alive(buffers)
+    if least >= APART:
+        least = most_alive([*buffers, *_scratches(planned)])
+        begins = [max(each[b.first : b.last + 1], default=0) for b in buffers]
+    if not known.part_stacks:
+        _keep_stack(known, known, sharing)
+    for stack in tuple(known.part_stacks):
+        if stack.times == times and (found := stack.placed(buffers, begins)):
+            total = max(found[1], scratch)
+            if total <= waste * least:
+                return _with_offsets(planned, sharing, found[0], total, scratch, least)
     return None
 
 
-def _stacks_above_scratch(known: Planned, sharing: Sharing) -> list[tuple[Stack, float]]:
-    """How the values of a plan lie upon each other where each lies above the scratch of its own steps."""
-    found = known.stacks_above
-    if not found:
-        if sharing.least >= APART:  # they do so already
-            return known.stacks
-        buffers = [buffer._replace(times=()) for buffer in _buffers(known, sharing)]
-        places, *_ = place_buffers(buffers, _scratches(known), sharing.order)
-        found.append((stack_of(sharing.spans, places), 1.0))
-    return found
-
-
-def _keep_stack(placed: Planned, known: Planned) -> None:
-    """Remember how values lie upon each other where none of the known ways would do, for sizes that come."""
-    sharing, of = known.sharing, placed.sharing
-    if known.stack is None or sharing is None or of is None:
-        return
-    large = of.least >= APART
-    stacks = _stacks_above_scratch(known, sharing) if large else known.stacks
-    if len(stacks) < STACKS:
+def _keep_stack(placed: Planned, known: Planned, sharing: Sharing) -> None:
+    """Remember how slices lie upon each other in a plan, for sizes that come."""
+    if len(known.part_stacks) < STACKS and len(sharing.whole) < len(sharing.times):
         places: list[Any] = [placed.places[root] for root in sharing.times]
-        stacks.append((stack_of(sharing.spans, places), placed.arena_bytes / max(1, of.least)))
+        known.part_stacks.append(part_stack_of(_buffers(placed, sharing), places))
 
 
 def _with_offsets(

@@ -12,7 +12,7 @@ from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
-from convalgos.network.packing import Stack, stack_of
+from convalgos.network.packing import PartStack, Stack, stack_of
 
 
 class PlanLimits(NamedTuple):
@@ -151,14 +151,14 @@ class Planned:
         return stack_of(sharing.spans, roots)
 
     @cached_attribute
-    def stacks(self) -> list[tuple[Stack, float]]:
-        """`stack`, and those of plans made like this one for other sizes; each with its waste: times the
-        bytes that are in use at once."""
-        return [] if self.stack is None else [(self.stack, 1.0)]
+    def stack_above(self) -> list[Stack]:
+        """How they would lie above the scratch of their own steps, once that was asked for."""
+        return []
 
     @cached_attribute
-    def stacks_above(self) -> list[tuple[Stack, float]]:
-        """Likewise where values lie above the scratch of their own steps, once that was asked for."""
+    def part_stacks(self) -> list[PartStack]:
+        """How its values, and those of plans made like it for other sizes, lie upon each other where slices
+        do so at times of their own; once that was asked for."""
         return []
 
     def dtype(self, name: str) -> np.dtype:
