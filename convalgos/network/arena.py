@@ -99,13 +99,21 @@ def _spans_as_whole(buffers: Sequence[Buffer], alive: int) -> tuple[tuple[int, i
 
 def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
     """A plan whose values lie upon each other as in a known one; None where that wastes more."""
-    sharing, stack = known.sharing, known.stack
+    sharing = known.sharing
     if sharing is None:
         return None
-    if len(sharing.whole) < len(sharing.times):
-        return _stacked_in_parts(planned, known, sharing, waste)
-    if stack is None:
-        return None
+    found = None
+    if known.stack is not None and not known.part_stacks:  # which are asked for where wholes waste more
+        found = _stacked_as_wholes(planned, known, sharing, known.stack, waste)
+    if found is None and len(sharing.whole) < len(sharing.times):
+        found = _stacked_in_parts(planned, known, sharing, waste)
+    return found
+
+
+def _stacked_as_wholes(
+    planned: Planned, known: Planned, sharing: Sharing, stack: Stack, waste: float
+) -> Planned | None:
+    """Likewise, with slices in use as long as the whole that they lie in."""
     sizes = [whole_lines(value_bytes(planned, root)) for root in sharing.times]
     each = [getattr(planned_step.plan, "scratch_bytes", 0) or 0 for planned_step in planned.steps]
     scratch = whole_lines(max(each, default=0))
@@ -136,8 +144,8 @@ def _stack_above_scratch(known: Planned, sharing: Sharing, stack: Stack) -> Stac
 
 
 def _stacked_in_parts(planned: Planned, known: Planned, sharing: Sharing, waste: float) -> Planned | None:
-    """Likewise where slices of values have times of their own: as in a known plan, or as in one that was made
-    like that for other sizes."""
+    """Likewise, with slices in use at times of their own: as in a known plan, or as in one made like that for
+    other sizes."""
     buffers = _buffers(planned, sharing)
     each = list(map(scratch_bytes, planned.steps))
     scratch, times = max(each, default=0), times_of_parts(buffers)
