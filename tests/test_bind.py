@@ -253,7 +253,7 @@ def test_a_network_is_one_call():
             plan.bind(source, prepared, target, activation="relu", scratch=scratch)
             for source, target in ((a, b), (b, c), (c, b))
         ]
-        table = jit.launch_table(launch for bound in bounds for launch in bound.launches)
+        table = jit.launch_table([launch for bound in bounds for launch in bound.launches])
         for _ in range(20):
             jit.launch_all(table.ctypes.data, len(table))
         found[seed] = np.array_equal(b, right)

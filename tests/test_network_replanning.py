@@ -36,8 +36,10 @@ from convalgos.network.packing import (
     TimedBytes,
     most_alive,
     most_alive_above,
+    part_stack_of,
     place_buffers,
     stack_of,
+    times_of_parts,
 )
 from convalgos.network.planned import JoinedConvolutions, ScaledConvolution
 from convalgos.network.step_options import moves_nothing
@@ -421,6 +423,41 @@ def test_buffers_lie_upon_each_other_as_before():
         again, total = stack.placed([b.nbytes for b in buffers], [0] * count)
         assert total <= max(p + b.nbytes for p, b in zip(known, buffers, strict=True))
         assert all(new <= old for new, old in zip(again, known, strict=True))
+
+
+def random_parts(rng, times):
+    """A buffer whose parts, of any sizes, are in use at these times."""
+    ends = np.cumsum([0, *(64 * rng.integers(1, 9, len(times)))]).tolist()
+    parts = [TimedBytes(*edges, *span) for edges, span in zip(itertools.pairwise(ends), times, strict=True)]
+    spans = np.array(times)
+    return Buffer(ends[-1], int(spans.min()), int(spans.max()), tuple(parts) if len(parts) > 1 else ())
+
+
+def test_parts_of_buffers_lie_upon_each_other_as_before():
+    rng, fitted = np.random.default_rng(31), 0
+    for _ in range(300):
+        spans = [
+            [tuple(sorted(map(int, rng.integers(0, 9, 2)))) for _ in range(rng.integers(1, 4))]
+            for _ in range(rng.integers(1, 9))
+        ]
+        buffers = [random_parts(rng, times) for times in spans]
+        known, total, _ = place_buffers(buffers)
+        stack = part_stack_of(buffers, known)
+        again = stack.placed(buffers, [0] * len(buffers))
+        assert again is None or again[1] <= total
+        others, begins = [random_parts(rng, times) for times in spans], [64] * len(spans)
+        assert times_of_parts(others) == stack.times
+        if (found := stack.placed(others, begins)) is None:
+            continue
+        fitted += 1
+        places, end = found
+        assert end == max(p + b.nbytes for p, b in zip(places, others, strict=True)) and min(places) >= 64
+        for (i, a), (j, b) in itertools.combinations(enumerate(others), 2):
+            for own, other in itertools.product(a.parts, b.parts):
+                if own.first <= other.last and other.first <= own.last:
+                    apart = places[i] + own.end <= places[j] + other.begin
+                    assert apart or places[j] + other.end <= places[i] + own.begin
+    assert fitted > 100
 
 
 def test_buffers_above_the_scratch_of_their_steps():

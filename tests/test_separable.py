@@ -20,7 +20,7 @@ from convalgos.cpu.separable import plan as separable_plan
 from convalgos.cpu.separable.band_cut import FILTER, band_cut
 from convalgos.cpu.separable.block import SeparableBlock
 from convalgos.cpu.separable.plan import SeparablePlan
-from convalgos.cpu.separable.records import BiasedActivation
+from convalgos.cpu.separable.run_outputs import BiasedActivation
 from convalgos.cpu.vectors import simd
 from convalgos.network import choice, joining
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling

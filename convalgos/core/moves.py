@@ -68,10 +68,25 @@ def moved_shape(shape: Shape, moves: Sequence[Move]) -> Shape:
             shape = tuple([shape[axis] for axis in move[1]])
         elif move[0] == "index" and 0 <= move[1] < len(shape) and 0 <= move[2] < shape[move[1]]:
             shape = (*shape[: move[1]], *shape[move[1] + 1 :])
+        elif move[0] == "slice" and 0 <= move[1] < len(shape):
+            axis, *place = move[1:]
+            left = len(range(*slice(*place).indices(shape[axis])))
+            shape = (*shape[:axis], left, *shape[axis + 1 :])
         elif move[0] != "roll":
             nothing = np.broadcast_to(np.int8(0), shape)
             shape = moved(nothing, [move]).shape
     return shape
+
+
+def broadcast_together(*shapes: Shape) -> Shape:
+    """`np.broadcast_shapes`, at once where they are the same.
+
+    Example:
+        >>> broadcast_together((2, 3), (2, 3)), broadcast_together((2, 1), (3,))
+        ((2, 3), (2, 3))
+    """
+    first = shapes[0]
+    return first if all(shape == first for shape in shapes) else np.broadcast_shapes(*shapes)
 
 
 shape_after = lru_cache(1024)(moved_shape)  # of shapes that are asked for again, with moves that are tuples

@@ -28,15 +28,18 @@ from convalgos.network.packing import (
     TimedBytes,
     most_alive,
     most_alive_above,
+    part_stack_of,
     place_buffers,
     place_in_order,
     stack_of,
+    times_of_parts,
 )
 from convalgos.network.planned import Planned, PlannedStep, Sharing
 from convalgos.network.sharing import found_sharing, takes_strides, value_bytes
 
 # Bytes up to which values lie apart from all scratch, which stays in the caches: MobileNetV2 by turns 0.97.
 APART = 1 << 24
+STACKS = 8  # ways in which values lie upon each other, of plans for other sizes
 WIDER = 1.05  # times the waste of a plan for other sizes, up to which buffers take their places in its order
 
 
@@ -58,6 +61,7 @@ def with_places(planned: Planned, graph: NetworkGraph, known: Planned | None = N
         placed = _placed_by(planned, known.sharing, waste, lowest_first)
         assert placed.sharing is not None
         if placed.arena_bytes <= waste * placed.sharing.least:
+            _keep_stack(placed, known, known.sharing)
             return placed
     return _placed_by(planned, found_sharing(planned, graph))
 
@@ -95,9 +99,21 @@ def _spans_as_whole(buffers: Sequence[Buffer], alive: int) -> tuple[tuple[int, i
 
 def _stacked(planned: Planned, known: Planned, waste: float) -> Planned | None:
     """A plan whose values lie upon each other as in a known one; None where that wastes more."""
-    sharing, stack = known.sharing, known.stack
-    if stack is None or sharing is None:
+    sharing = known.sharing
+    if sharing is None:
         return None
+    found = None
+    if known.stack is not None and not known.part_stacks:  # which are asked for where wholes waste more
+        found = _stacked_as_wholes(planned, known, sharing, known.stack, waste)
+    if found is None and len(sharing.whole) < len(sharing.times):
+        found = _stacked_in_parts(planned, known, sharing, waste)
+    return found
+
+
+def _stacked_as_wholes(
+    planned: Planned, known: Planned, sharing: Sharing, stack: Stack, waste: float
+) -> Planned | None:
+    """Likewise, with slices in use as long as the whole that they lie in."""
     sizes = [whole_lines(value_bytes(planned, root)) for root in sharing.times]
     each = [getattr(planned_step.plan, "scratch_bytes", 0) or 0 for planned_step in planned.steps]
     scratch = whole_lines(max(each, default=0))
@@ -125,6 +141,33 @@ def _stack_above_scratch(known: Planned, sharing: Sharing, stack: Stack) -> Stac
         places, *_ = place_buffers(buffers, _scratches(known), sharing.order)
         known.stack_above.append(stack_of(sharing.spans, places))
     return known.stack_above[0]
+
+
+def _stacked_in_parts(planned: Planned, known: Planned, sharing: Sharing, waste: float) -> Planned | None:
+    """Likewise, with slices in use at times of their own: as in a known plan, or as in one made like that for
+    other sizes."""
+    buffers = _buffers(planned, sharing)
+    each = list(map(scratch_bytes, planned.steps))
+    scratch, times = max(each, default=0), times_of_parts(buffers)
+    begins, least = [scratch] * len(buffers), scratch + most_alive(buffers)
+    if least >= APART:
+        least = most_alive([*buffers, *_scratches(planned)])
+        begins = [max(each[b.first : b.last + 1], default=0) for b in buffers]
+    if not known.part_stacks:
+        _keep_stack(known, known, sharing)
+    for stack in tuple(known.part_stacks):
+        if stack.times == times and (found := stack.placed(buffers, begins)):
+            total = max(found[1], scratch)
+            if total <= waste * least:
+                return _with_offsets(planned, sharing, found[0], total, scratch, least)
+    return None
+
+
+def _keep_stack(placed: Planned, known: Planned, sharing: Sharing) -> None:
+    """Remember how slices lie upon each other in a plan, for sizes that come."""
+    if len(known.part_stacks) < STACKS and len(sharing.whole) < len(sharing.times):
+        places: list[Any] = [placed.places[root] for root in sharing.times]
+        known.part_stacks.append(part_stack_of(_buffers(placed, sharing), places))
 
 
 def _with_offsets(

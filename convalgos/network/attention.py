@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.moves import Move, moved_shape, shape_after
+from convalgos.core.moves import Move, broadcast_together, moved_shape, shape_after
 from convalgos.network.graph import Shapes, Step
 
 
@@ -50,7 +50,7 @@ class Product(Step):
         a, b = (moved_shape(x, own) for x, own in zip(self.operands(shapes), self.moves[:2], strict=True))
         if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
             raise ValueError(f"a {a} and b {b} do not go together")
-        return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], a[-1], b[-1])
+        return (*broadcast_together(a[:-2], b[:-2]), a[-2], a[-1], b[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +76,12 @@ class Attention(Step):
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int, int]:
         """(heads of all images, rows, depth, keys, width)."""
         q, k, v = self.operands(shapes)
-        heads = math.prod(np.broadcast_shapes(q[:-2], k[:-2], v[:-2]))
+        heads = math.prod(broadcast_together(q[:-2], k[:-2], v[:-2]))
         return heads, q[-2], q[-1], v[-2], v[-1]
 
     def output_shape(self, shapes: Shapes) -> Shape:
         q, k, v = self.operands(shapes)
         if min(map(len, (q, k, v))) < 2 or q[-1] != k[-2] or k[-1] != v[-2]:
             raise ValueError(f"q {q}, k {k} and v {v} do not go together")
-        lead = np.broadcast_shapes(q[:-2], k[:-2], v[:-2])
+        lead = broadcast_together(q[:-2], k[:-2], v[:-2])
         return shape_after((*lead, q[-2], v[-1]), self.moves[3])

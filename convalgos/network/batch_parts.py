@@ -152,6 +152,8 @@ def _images_of_part(planned: Planned, graph: NetworkGraph) -> int:
     """The most images that divide the batch, of which the maps of each step stay in the last cache; all of
     them where far fewer would do."""
     images, room = _batch(planned, graph), SHARE * devices.figures("cpu").l3_bytes
+    if images < 2:
+        return images
     largest = max((_map_bytes(planned, planned_step) for planned_step in planned.steps), default=0)
     if largest <= room:
         return images

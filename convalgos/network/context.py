@@ -12,7 +12,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch
 from convalgos.core.errors import Unsupported
-from convalgos.cpu.separable.records import BiasedActivation
+from convalgos.cpu.separable.run_outputs import BiasedActivation
 from convalgos.network.arena import ArenaArrays, scratch_bytes
 from convalgos.network.array_plans import ArrayFunctionPlan
 from convalgos.network.filters import Filters, filter_of
@@ -73,8 +73,17 @@ class Context:
         self._arena = memory.bytes
         self._places, self._begin = ArenaArrays(planned, self._arena), int(self._arena.ctypes.data)
         self._arrays = {**executor.known, **fixed}  # of values that have no place in the arena
+        self._where = self._addresses()
         self._kept: list[Any] = []  # what the tables point to
         self.parts = self._parts_of(self._structure.order)
+
+    def _addresses(self) -> dict[str, int]:
+        """Where values lie that are wholes of the arena; 0 of what moves."""
+        begin = self._begin
+        found = {name: begin + at for name, at in self._placed.items() if type(at) is int}
+        for name in self._arrays:
+            found.pop(name, None)
+        return found | dict.fromkeys(self._moved, 0)
 
     def run(self, arrays: Arrays) -> None:
         """All steps, on what moves."""
@@ -146,8 +155,9 @@ class Context:
 
     def _bound_again(self, planned_step: PlannedStep, settings: Any, moves: bool) -> BoundRun | None:
         """A run like that of the step in another plan; None where it is bound as if it were the first."""
-        step = planned_step.step
-        x, y = [*map(self._address, step.inputs)], [*map(self._address, step.outputs)]
+        step, where, address = planned_step.step, self._where, self._address
+        x = [where[name] if name in where else address(name) for name in step.inputs]
+        y = [where[name] if name in where else address(name) for name in step.outputs]
         if None in x or None in y:
             return None
         plan = planned_step.plan
@@ -165,10 +175,10 @@ class Context:
 
     def _address(self, name: str) -> int | None:
         """Where a value lies, as a whole; 0 of what moves, and None where it does not."""
-        if name in self._moved:
-            return 0
-        if name not in self._arrays and (place := self._placed.get(name)) is not None:
-            return self._begin + place if type(place) is int else self._places.address(name)
+        if name in self._where:
+            return self._where[name]
+        if name not in self._arrays and name in self._placed:
+            return self._places.address(name)
         return int(self._array(name).ctypes.data)
 
     def _is_shown(self, planned_step: PlannedStep) -> bool:

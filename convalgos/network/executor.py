@@ -54,10 +54,10 @@ class Executor:
         self._recent: tuple[Callable[[], Memory | None], Callable[[], Context | None]] = nothing, nothing
 
     def _structure_of(self, like: Executor | None) -> RunStructure:
-        """That of one for other sizes, whose values share memory alike and whose filters are the same."""
+        """That of one for other sizes, whose values share memory alike; runs ask by themselves whether their
+        filters are the same."""
         planned = self.planned
-        alike = like is not None and like.filters is self.filters and planned.shares_as(like.planned)
-        if like is not None and alike and like.structure.is_of(planned):
+        if like is not None and planned.shares_as(like.planned) and like.structure.is_of(planned):
             return like.structure
         return RunStructure(planned, self.graph)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count, islice
@@ -54,14 +54,21 @@ def filter_of(planned_step: PlannedStep) -> NetworkFilter:
     return NetworkFilter(tuple(map(id, read)), planned_step.plan._key)
 
 
-def filters_of_like(planned: Planned, like: Planned, filters: Filters) -> Filters | None:
-    """The filters of a plan that another one of the same steps was made like, where they serve that, too."""
+def filters_of_like(
+    planned: Planned, like: Planned, filters: Filters, known: Callable[[], Iterable[Filters]] = tuple
+) -> Filters:
+    """The filters of a plan like another one of the same steps: those of that, and what serves only this.
+
+    Args:
+        known: gives those of other plans of the same graph.
+    """
+    further: list[PlannedStep] = []
     for own, other in zip(planned.steps, like.steps, strict=True):
         if own is not other:  # of other sizes
-            key, known = getattr(own.plan, "_key", None), getattr(other.plan, "_key", None)
-            if key is not known and key != known:
-                return None
-    return filters
+            key, before = getattr(own.plan, "_key", None), getattr(other.plan, "_key", None)
+            if key is not before and key != before:
+                further.append(own)
+    return {**filters, **prepared_filters(further, known())} if further else filters
 
 
 def filter_nbytes(planned_step: PlannedStep) -> int:
@@ -70,15 +77,17 @@ def filter_nbytes(planned_step: PlannedStep) -> int:
     return sum(part.w.nbytes for part in getattr(step, "parts", (step,)))
 
 
-def prepared_filters(planned: Planned, known: Iterable[Filters] = ()) -> dict[NetworkFilter, PreparedFilter]:
-    """The filters of all convolutions of a plan.
+def prepared_filters(
+    steps: Iterable[PlannedStep], known: Iterable[Filters] = ()
+) -> dict[NetworkFilter, PreparedFilter]:
+    """The filters of all convolutions among some steps.
 
     Args:
         known: those of other plans of the same graph, which serve where their keys are the same.
     """
     found: dict[NetworkFilter, PreparedFilter] = {}
     missing: dict[NetworkFilter, PlannedStep] = {}
-    for planned_step in planned.steps:
+    for planned_step in steps:
         if has_filter(planned_step):
             wanted = filter_of(planned_step)
             there = next((filters[wanted] for filters in known if wanted in filters), None)

@@ -19,7 +19,7 @@ from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import ZERO
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation
-from convalgos.core.moves import viewed_shape
+from convalgos.core.moves import broadcast_together, viewed_shape
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
@@ -161,7 +161,7 @@ class Elementwise(Step):
 
     def output_shape(self, shapes: Shapes) -> Shape:
         known = [] if self.constant is None else [self.constant.shape]
-        return np.broadcast_shapes(*(shapes[name] for name in self.inputs), *known)
+        return broadcast_together(*[shapes[name] for name in self.inputs], *known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,8 @@ class LayersOnSizes:
         if found is None and (found := known.on_sizes(x_shape, y_shape)) is not None:
             limits = self._limits_in(self._candidate(step).precision)
             found = found.chosen(Choice(partial(_ranking, known.problem, x_shape, limits)))
-            self._made_once(key, lambda: found)
+            forget_oldest(made, MADE)
+            made[key] = found
         return found
 
     def _scaled(

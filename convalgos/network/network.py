@@ -16,7 +16,7 @@ from convalgos.core.arrays import as_numpy, like, same_dtype
 from convalgos.network.batch_parts import batch_parts_of, may_run_in_parts
 from convalgos.network.choice import plan_network
 from convalgos.network.declared_shapes import shape_of_batch
-from convalgos.network.filters import filters_of_like
+from convalgos.network.filters import Filters, filters_of_like
 from convalgos.network.graph import NetworkGraph
 from convalgos.network.memory import MemoryPool
 from convalgos.network.network_plan import NetworkPlan
@@ -237,9 +237,14 @@ class Network:
         if parts is None:
             serving = (p for p in chosen if p.parts is None and p.planned.made_like is planned.made_like)
             like = next(serving, None)
-            filters = filters_of_like(planned, like.planned, like.filters) if like else None
-        others = [plan.filters for plan in self.plans()] if filters is None else ()
+            if like:
+                filters = filters_of_like(planned, like.planned, like.filters, self._filters)
+        others = self._filters() if filters is None else ()
         return NetworkPlan(self.graph, planned, choice, limits, others, self._memories, filters, like, parts)
+
+    def _filters(self) -> list[Filters]:
+        """Of all plans, which mostly share them."""
+        return [*{id(plan.filters): plan.filters for plan in self.plans()}.values()]
 
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""

@@ -55,9 +55,9 @@ class NetworkPlan:
         self.parts = parts
         known = list(filters)
         if own is None and parts is not None:
-            first = prepared_filters(parts.first, known)
-            own = {**first, **prepared_filters(parts.rest, [*known, first])}
-        self.filters = prepared_filters(planned, known) if own is None else own
+            first = prepared_filters(parts.first.steps, known)
+            own = {**first, **prepared_filters(parts.rest.steps, [*known, first])}
+        self.filters = prepared_filters(planned.steps, known) if own is None else own
         self.runs = count(1)  # where the choice is a rough one,
         self.again = max(AGAIN, int(CHOOSING * len(self.filters) / max(1e-6, planned.seconds)))  # until these
         self._memories = memories or MemoryPool()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TURNS = 8  # of each order, in which the highest of the turn before goes first
 
@@ -42,7 +42,8 @@ def most_alive(buffers: Sequence[Buffer]) -> int:
     """The bytes in use at the worst step: no packing takes less."""
     changes: dict[int, int] = {}
     for buffer in buffers:
-        for begin, end, first, last in buffer.parts:
+        whole = ((0, buffer.nbytes, buffer.first, buffer.last),)
+        for begin, end, first, last in buffer.times or whole:
             changes[first] = changes.get(first, 0) + end - begin
             changes[last + 1] = changes.get(last + 1, 0) - (end - begin)
     most = alive = 0
@@ -176,7 +177,7 @@ def stack_of(spans: Sequence[tuple[int, int]], places: Sequence[int]) -> Stack:
 
     Example:
         >>> stack_of([(0, 1), (1, 2), (2, 3)], [0, 128, 0]).placed([50, 20, 60], [8, 8, 4])
-        ([8, 58, 4], 78)
+        ([8, 64, 4], 84)
     """
     order: list[tuple[int, tuple[int, ...]]] = []
     for i in sorted(range(len(places)), key=places.__getitem__):
@@ -186,3 +187,58 @@ def stack_of(spans: Sequence[tuple[int, int]], places: Sequence[int]) -> Stack:
     times = sorted({first for first, _ in spans})  # most are in use when one more is
     together = {tuple(i for i, (first, last) in enumerate(spans) if first <= t <= last) for t in times}
     return Stack(tuple(order), tuple(together))
+
+
+class PartStack(NamedTuple):
+    """How buffers lie upon each other whose parts have times of their own, whatever their sizes."""
+
+    times: tuple[tuple[tuple[int, int], ...], ...]  # `times_of_parts`
+    # (buffer, its parts above parts of others, its parts below such), in the order of their places; parts are
+    # told by (own part, other buffer, part of that)
+    order: tuple[tuple[int, tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]], ...]
+
+    def placed(self, buffers: Sequence[Buffer], begins: Sequence[int]) -> tuple[list[int], int] | None:
+        """(where each buffer begins, bytes of all), each from a place of its own on; None where they do not
+        fit so."""
+        parts: list[Any] = [buffer.times or ((0, buffer.nbytes),) for buffer in buffers]  # begins and ends
+        places, total = [*begins], 0
+        for i, above, below in self.order:
+            at, own = begins[i], parts[i]
+            for part, j, other in above:
+                least = places[j] + parts[j][other][1] - own[part][0]
+                if least > at:
+                    at = least
+            for part, j, other in below:
+                if at + own[part][1] > places[j] + parts[j][other][0]:
+                    return None
+            places[i] = at
+            total = max(total, at + buffers[i].nbytes)
+        return places, total
+
+
+def times_of_parts(buffers: Sequence[Buffer]) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """First and last step of the parts of each buffer, where these have times of their own."""
+    return tuple([tuple([(part.first, part.last) for part in buffer.times]) for buffer in buffers])
+
+
+def part_stack_of(buffers: Sequence[Buffer], places: Sequence[int]) -> PartStack:
+    """How buffers lie upon each other that begin at these places.
+
+    Example:
+        >>> whole = Buffer(96, 0, 3, (TimedBytes(0, 64, 2, 3), TimedBytes(64, 96, 0, 3)))
+        >>> stack = part_stack_of([whole, Buffer(64, 0, 1)], [0, 0])
+        >>> stack.placed([whole, Buffer(60, 0, 1)], [8, 8])
+        ([8, 8], 104)
+    """
+    order: list[Any] = []
+    for i in sorted(range(len(places)), key=places.__getitem__):
+        above: list[tuple[int, int, int]] = []
+        below: list[tuple[int, int, int]] = []
+        for k, own in enumerate(buffers[i].parts):
+            for j, *_ in order:
+                for n, other in enumerate(buffers[j].parts):
+                    if own.first <= other.last and other.first <= own.last:
+                        lies_above = places[i] + own.begin >= places[j] + other.end
+                        (above if lies_above else below).append((k, j, n))
+        order.append((i, tuple(above), tuple(below)))
+    return PartStack(times_of_parts(buffers), tuple(order))

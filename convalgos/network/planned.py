@@ -12,7 +12,7 @@ from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
-from convalgos.network.packing import Stack, stack_of
+from convalgos.network.packing import PartStack, Stack, stack_of
 
 
 class PlanLimits(NamedTuple):
@@ -153,6 +153,12 @@ class Planned:
     @cached_attribute
     def stack_above(self) -> list[Stack]:
         """How they would lie above the scratch of their own steps, once that was asked for."""
+        return []
+
+    @cached_attribute
+    def part_stacks(self) -> list[PartStack]:
+        """How its values, and those of plans made like it for other sizes, lie upon each other where slices
+        do so at times of their own; once that was asked for."""
         return []
 
     def dtype(self, name: str) -> np.dtype:

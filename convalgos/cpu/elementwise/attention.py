@@ -13,7 +13,7 @@ from convalgos.core.allocator import aligned_empty, whole_lines
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound
 from convalgos.core.machine import Machine, vector_bytes
-from convalgos.core.moves import Move, moved_shape, shape_after, unmoved
+from convalgos.core.moves import Move, broadcast_together, moved_shape, shape_after, unmoved
 from convalgos.cpu.elementwise.attention_kernels import ATTEND_FIELDS, OPERANDS, attend_share
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.head_operands import evenly, is_even, row_step, rows_in_order, unit_offsets
@@ -80,7 +80,7 @@ class AttentionPlan(BoundStep):
         q, k, v = (shape_after(shape, tuple(own)) for shape, own in zip(shapes[:3], moves[:3], strict=True))
         if min(map(len, (q, k, v))) < 2 or q[-1] != k[-2] or k[-1] != v[-2]:
             raise ValueError(f"q {q}, k {k} and v {v} do not go together")
-        self._lead = np.broadcast_shapes(q[:-2], k[:-2], v[:-2])
+        self._lead = broadcast_together(q[:-2], k[:-2], v[:-2])
         self._rows, self._depth, self._keys, self._width = *q[-2:], *v[-2:]
         self._inner = (*self._lead, self._rows, self._width)
         self.y_shape = shape_after(self._inner, tuple(moves[3]))

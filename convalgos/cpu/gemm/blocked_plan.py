@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -239,6 +240,14 @@ def _of_maps(cut: BlockedCut, known: bool = False) -> dict[str, int | np.ndarray
     }  # fmt: skip
 
 
+@lru_cache(256)
+def _entries(count: int) -> np.ndarray:
+    """(count + 1,) their numbers, and 0 for one more, which is only asked for."""
+    found = np.arange(count + 1)
+    found[count] = 0
+    return found
+
+
 def _of_pixels(images: int, pixels: int, known: BlockedCut) -> dict[str, int | np.ndarray]:
     """Those of `_of_maps` that depend on the number of pixels, of a 1x1 layer, in the cut of another number.
 
@@ -255,8 +264,8 @@ def _of_pixels(images: int, pixels: int, known: BlockedCut) -> dict[str, int | n
     tiles, kinds = tile_table(of_block, row, known.rows, (0, 0, unit), (0, 0, unit), short)
     lengths = tuple([(1, kind.length, unit) for kind in kinds])
     kernels, last = tile_kernels(layer.gemm_n, known.panels, layer.itemsize, lengths)
-    block, offsets = unit * pixels, np.arange(known.entries + 1) * (unit * pixels)
-    offsets[-1] = 0
+    block = unit * pixels
+    offsets = _entries(known.entries) * block
     of_x, of_y = (-(-channels // unit) * block for channels in (layer.C, layer.K))
     return {
         "n": images, "images": together or 1, "block_q": columns, "blocks_q": -(-pixels // columns),

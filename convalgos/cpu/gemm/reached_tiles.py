@@ -7,6 +7,7 @@ another tap begins or ends to read the map, and each takes the taps that all its
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -47,11 +48,21 @@ def passes_over_taps(problem: ConvProblem) -> bool:
     least = [1 - sum(-(-n // p.stride[dim]) for n in p.padding[dim]) / p.spatial_out[dim] for dim in (1, 2)]
     if min(least) > 0 and math.prod(least) * _longer(p) >= REACHED:
         return False  # on large maps, before any tap is counted
-    counts = [np.diff(reached_taps(p, dim)) for dim in (1, 2)]
-    if any(count.min() < 1 for count in counts):  # an output is the bias alone
+    along = zip(p.spatial_out, p.spatial, p.kernel, p.stride, p.padding, p.dilation, strict=True)
+    (least_rows, rows), (least_columns, columns) = [_taps_of_outputs(*axis) for axis in (*along,)[1:]]
+    if min(least_rows, least_columns) < 1:  # an output is the bias alone
         return False
-    read = math.prod(float(count.mean()) for count in counts) / math.prod(p.kernel)
-    return read * _longer(p) < REACHED
+    return rows * columns / math.prod(p.kernel) * _longer(p) < REACHED
+
+
+@lru_cache(1024)  # layers of all map sizes share them
+def _taps_of_outputs(
+    outputs: int, size: int, kernel: int, stride: int, pads: tuple[int, int], step: int
+) -> tuple[int, float]:
+    """The least, and the mean, of the taps along a dimension that read the map for an output."""
+    firsts = range(-pads[0], outputs * stride - pads[0], stride)
+    counts = [min(kernel, -((first - size) // step)) - max(0, -(first // step)) for first in firsts]
+    return min(counts), sum(counts) / outputs
 
 
 def _longer(problem: ConvProblem) -> float:

@@ -21,7 +21,8 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -127,9 +128,10 @@ def launch(kernel: int, arguments_address: int, tasks: int, parallel: bool = Tru
 LAUNCH = np.dtype([(name, np.int64) for name in ("kernel", "record", "tasks", "alone")])
 
 
-def launch_table(launches: Iterable[Launch]) -> np.ndarray:
+def launch_table(launches: Sequence[Launch]) -> np.ndarray:
     """What `launch_all` reads; the records must outlive it."""
-    return np.array([tuple(launch) for launch in launches], LAUNCH)
+    words = np.fromiter(chain.from_iterable(launches), np.int64, len(launches) * len(Launch._fields))
+    return np.ndarray(len(launches), LAUNCH, words)
 
 
 def launch_all(table: int, count: int) -> None:

@@ -48,7 +48,8 @@ class Rebinding:
         self, settings: RunSettings, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
     ) -> BoundRun | None:
         """A run as `bind` gave it for other sizes of the maps; see `Plan.bound_again`."""
-        known = type(self) is settings.kind and self._key == settings.w.key and self._binds
+        key = settings.w.key
+        known = type(self) is settings.kind and (self._key is key or self._key == key) and self._binds
         if not known or (settings.fused and not self._finishes):
             return None
         residual = x[1] if len(x) > 1 else None

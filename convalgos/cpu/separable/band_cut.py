@@ -158,16 +158,30 @@ def band_cut(block: SeparableBlock) -> BandCut:
 
 def band_cut_like(known: BandCut, sizes: BlockSizes) -> BandCut:
     """The cut of a block on maps of other sizes: the same panels, and bands that L2 has room for."""
-    layers, expansion, threads = known.layers, known.expansion, plan_threads()
+    layers, expansion, projection, threads = known.layers, known.expansion, known.projection, plan_threads()
+    planes = None
     if isinstance(expansion, PlanePanelCut):  # reads maps whose sizes its panels know
-        expansion = expansion.on_map(sizes.x_shape)
-    shared = threads // math.gcd(sizes.images, threads)
-    rows, room = sizes.written[0], ROOM * cache_sizes()[1]
+        expansion = planes = expansion.on_map(sizes.x_shape)
+    shared, room = threads // math.gcd(sizes.x_shape[0], threads), ROOM * cache_sizes()[1]
+    p, (rows_in, columns), (rows, columns_out) = layers.depthwise, sizes.read, sizes.written
+    pixel = vector_bytes()
+    hidden = columns * expansion.widths[0] * pixel if expansion else 0  # of a row
+    middle = columns_out * known.vectors * pixel if projection else 0
     bands = max(1, min(known.bands, rows // shared * shared))
-    cut = BandCut(layers, sizes, expansion, known.projection, bands, known.parts)
-    while cut.scratch_bytes > room and cut.bands + shared <= rows:
-        bands = cut.bands // shared * shared + shared
-        cut = BandCut(layers, sizes, expansion, known.projection, bands, known.parts)
+    while True:
+        of = _rows_of_bands(rows_in, rows, p.stride[0], p.padding[0][0], p.kernel_extent[0], bands)
+        copied = planes.of_rows(of.most).scratch_bytes if planes else 0
+        hidden_bytes = whole_lines(of.most * hidden)
+        scratch = copied + hidden_bytes + whole_lines(of.most_out * middle)
+        if scratch <= room or bands + shared > rows:
+            break
+        bands = bands // shared * shared + shared
+    cut = BandCut(layers, sizes, expansion, projection, bands, known.parts)
+    cut.__dict__.update(
+        vectors=known.vectors, rows=of, hidden_pixels=of.most * columns if expansion else 0,
+        middle_pixels=of.most_out * columns_out if projection else 0, hidden_bytes=hidden_bytes,
+        input_bytes=copied, scratch_bytes=scratch,
+    )  # fmt: skip
     return cut
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from convalgos.core.arguments import Shape
 from convalgos.core.layouts import BLOCKS
 from convalgos.core.problem import ConvProblem
-from convalgos.core.problem_views import on_map, y_shape_on
+from convalgos.core.problem_views import SMALL, on_map, y_shape_on
 from convalgos.cpu.gemm.blocked_cut import lies_in_blocks
 from convalgos.cpu.vectors import simd
 
@@ -23,6 +23,39 @@ class BlockSizes(NamedTuple):
     @property
     def images(self) -> int:
         return self.x_shape[0]
+
+
+class BlockShapes:
+    """The shapes of what the convolutions of a block write, on maps of any size."""
+
+    def __init__(self, block: SeparableBlock):
+        self._block, problems = block, block.problems
+        self._steps = [(p.K, None if p.is_plain_product else _steps_of(p)) for p in problems]
+        self._pads = tuple([sum(sum(p.padding[axis]) for p in problems) for axis in (0, 1)])
+        widest = max(problems[0].C, *[p.K for p in problems])
+        self._work = 2 * widest * max(p.gemm_k for p in problems)  # of a pixel, at most
+
+    def on(self, x_shape: Shape) -> list[Shape] | None:
+        """`SeparableBlock.shapes_on`, of usual sizes by few steps."""
+        images, _, h, w = x_shape
+        if not 0 < images * h * w <= (h + self._pads[0]) * (w + self._pads[1]) * images * self._work <= SMALL:
+            return self._block.shapes_on(x_shape)
+        found = [x_shape]
+        for filters, steps in self._steps:
+            if steps is not None:
+                (pad_h, reach_h, stride_h, low_h), (pad_w, reach_w, stride_w, low_w) = steps
+                h, w = (h + pad_h - reach_h) // stride_h, (w + pad_w - reach_w) // stride_w
+                if h < 0 or w < 0 or h * stride_h + reach_h <= low_h or w * stride_w + reach_w <= low_w:
+                    return self._block.shapes_on(x_shape)
+                h, w = h + 1, w + 1
+            found.append((images, filters, h, w))
+        return found
+
+
+def _steps_of(problem: ConvProblem) -> tuple[tuple[int, int, int, int], ...]:
+    """Padding, reach, stride and padding in front of a convolution along each dimension."""
+    of_axes = zip(problem.padding, problem.kernel_extent, problem.stride, strict=True)
+    return tuple([(sum(pads), reach, step, pads[0]) for pads, reach, step in of_axes])
 
 
 class SeparableBlock(NamedTuple):

@@ -16,22 +16,24 @@ from convalgos.core.prepared_filter import FilterForm, FilterKey, PreparedFilter
 from convalgos.cpu.gemm import panel_packing
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.records import by_name, copy_of_record, field_offset
+from convalgos.cpu.runtime.records import by_name, field_offset, record_words
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.band_cut import BandCut, band_cut, band_cut_like
 from convalgos.cpu.separable.band_kernels import (
+    SEPARABLE_FIELDS,
     finish_means,
     run_separable_bands,
     sum_vectors,
 )
-from convalgos.cpu.separable.block import BlockSizes, SeparableBlock, why_not_joined
+from convalgos.cpu.separable.block import BlockShapes, BlockSizes, SeparableBlock, why_not_joined
 from convalgos.cpu.separable.panel_cut import PanelCut, PlanePanelCut
-from convalgos.cpu.separable.records import (
+from convalgos.cpu.separable.records import BandRecords
+from convalgos.cpu.separable.run_outputs import (
     FLOAT,
     PART_OFFSETS,
-    BandRecords,
     BiasedActivation,
-    RunOutput,
+    CommonWords,
+    common_words,
 )
 from convalgos.cpu.vectors import simd
 
@@ -49,12 +51,12 @@ class RunPlaces(NamedTuple):
     scratch_bytes: int
 
 
-class BlockRun(NamedTuple):
+class BlockRun:
     """What runs of a block have in common, whatever the sizes of its maps."""
 
-    w: PreparedFilter
-    outputs: tuple[BiasedActivation, ...]
-    found: dict[str, RunOutput]  # of each part, by its first run
+    def __init__(self, w: PreparedFilter, outputs: Sequence[BiasedActivation]):
+        self.w, self.outputs = w, tuple(outputs)
+        self.common: CommonWords | None = None  # of their records, found by the first run
 
 
 class SeparablePlan:
@@ -72,6 +74,7 @@ class SeparablePlan:
         if reason := why_not_joined(block, mean):
             raise Unsupported(f"a step {reason}")
         self._mean, self._lanes = mean, simd.lanes(FLOAT.itemsize)
+        self._shapes_of = BlockShapes(block)
         self._set_cut(band_cut(block))
         self._key: FilterKey = self._own_key()
 
@@ -85,7 +88,7 @@ class SeparablePlan:
 
     def shapes_on(self, x_shape: Shape) -> list[Shape] | None:
         """`SeparableBlock.shapes_on`."""
-        return self._cut.layers.shapes_on(x_shape)
+        return self._shapes_of.on(x_shape)
 
     def on_map(self, x_shape: Shape, shapes: Sequence[Shape] | None = None) -> SeparablePlan:
         """The plan of the same block on maps of other sizes, cut as this one: its filters serve both.
@@ -97,12 +100,12 @@ class SeparablePlan:
             Unsupported: the convolutions cannot be joined in these sizes, with the reason.
             ValueError: a filter does not fit into its padded map.
         """
-        layers = self._cut.layers
-        if shapes is None and (shapes := layers.shapes_on(x_shape)) is None:
-            return SeparablePlan(layers.on_map(x_shape), self._mean)
-        filtered = layers.parts.index("depthwise")
+        if shapes is None and (shapes := self.shapes_on(x_shape)) is None:
+            return SeparablePlan(self._cut.layers.on_map(x_shape), self._mean)
+        filtered = self._records.filtered
         made = SeparablePlan.__new__(SeparablePlan)
         made._mean, made._lanes, made._key = self._mean, self._lanes, self._key
+        made._shapes_of = self._shapes_of
         (*_, h, w), (*_, h_out, w_out) = shapes[filtered], shapes[filtered + 1]
         sizes = BlockSizes(x_shape, (h, w), (h_out, w_out))
         made._set_cut(band_cut_like(self._cut, sizes), self._records)
@@ -192,7 +195,7 @@ class SeparablePlan:
             check_bound("mean", mean, (last.N, self._cut.vectors, 1, 1, self._lanes), FLOAT, strided=False)
         x_at, residual_at, y_at, mean_at, scratch_at = [0 if a is None else address(a) for a in arrays]
         places = RunPlaces(x_at, residual_at, y_at, mean_at, scratch_at, scratch.nbytes)
-        return self._bound_at(places, BlockRun(w, tuple(outputs), {}), arrays)
+        return self._bound_at(places, BlockRun(w, outputs), arrays)
 
     def bound_again(
         self, settings: BlockRun, x: Sequence[int], y: Sequence[int], scratch: int, told: bool
@@ -206,27 +209,28 @@ class SeparablePlan:
 
     def _bound_at(self, at: RunPlaces, settings: BlockRun, *kept: Any) -> BoundRun:
         tasks, records = self._tasks, self._records
+        if settings.common is None:
+            settings.common = common_words(
+                self._cut.layers, records.kernel, settings.w.data, settings.outputs
+            )
+        common = settings.common
         # all that is given is shared: threads find their parts in their caches after steps that need less
         share = (at.scratch_bytes - self._sums_bytes) // tasks // ALIGNMENT * ALIGNMENT
-        record = copy_of_record(records.record)
-        fields, begin = by_name(record), jit.data_address()(record)
-        for part, w, output in zip(records.parts, settings.w.data, settings.outputs, strict=True):
-            if (given := settings.found.get(part)) is None:
-                given = settings.found[part] = records.output_of(part, w, output)
-            records.set_output(getattr(fields, part), part, given, output.activation)
-        getattr(fields, records.parts[0]).x = at.x
-        x_places = (AddressWord(begin + X_OF_PLANES, 0),) if self.told else ()
-        last = getattr(fields, records.parts[-1])
-        last.y = at.y
+        words = record_words(records.record).copy()
+        begin = jit.data_address()(words)
+        words[common.places] = common.values
+        words[common.told] = (
+            at.x, at.y, tasks, at.scratch, share, *[begin + offset for offset in PART_OFFSETS],
+            records.filter_block(common.kind),
+        )  # fmt: skip
         if at.residual:
-            last.residual, last.adds = at.residual - at.y, 1
-        run = fields.run
-        run.tasks, run.scratch, run.scratch_bytes = tasks, at.scratch, share
-        run.expansion, run.depthwise, run.projection = [begin + offset for offset in PART_OFFSETS]
+            words[common.added] = at.residual - at.y, 1
+        x_places = (AddressWord(begin + X_OF_PLANES, 0),) if self.told else ()
         launches = [Launch(run_separable_bands(), begin, tasks)]
         if at.mean:
+            run = by_name(np.ndarray(1, SEPARABLE_FIELDS, words))
             run.sums, run.mean = at.scratch + tasks * share, at.mean
             run.sum_pixels = sum_vectors(FLOAT.itemsize, self._lanes)
             launches.append(Launch(finish_means(FLOAT.itemsize, self._lanes), begin, 1, alone=True))
-        kept = self, settings, *kept, record
+        kept = self, settings, *kept, words
         return jit.bound_run(tuple(launches), *kept, x_places=x_places, settings=settings)

@@ -4,66 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_zeros
-from convalgos.core.epilogue import RELU, Activation
-from convalgos.cpu.dwconv.block_activations import BlockKernel, kind_of_block
+from convalgos.cpu.dwconv.block_activations import BlockKernel
 from convalgos.cpu.dwconv.block_layers import BlockLayer, layer_in_blocks, tables_in_blocks
 from convalgos.cpu.dwconv.channel_kernels import filter_block
-from convalgos.cpu.dwconv.channel_records import CHANNEL_BAND, CHANNEL_KERNEL_FIELDS, ROW_RUN
+from convalgos.cpu.dwconv.channel_records import CHANNEL_BAND, ROW_RUN
 from convalgos.cpu.gemm.blocked_plan import BLOCKED_ARGUMENTS
 from convalgos.cpu.gemm.blocked_tiles import tile_kernels
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.runtime.finish import activation_numbers, finish_address
 from convalgos.cpu.runtime.records import (
-    WORD,
     by_name,
     copy_of_record,
     empty_record,
-    field_offset,
     record_words,
 )
 from convalgos.cpu.separable.band_cut import BandCut
-from convalgos.cpu.separable.band_kernels import BAND_TILES, SEPARABLE_FIELDS
+from convalgos.cpu.separable.band_kernels import BAND_TILES
 from convalgos.cpu.separable.band_tiles import tiles_of_maps, tiles_of_rows
-from convalgos.cpu.separable.block import BlockSizes, SeparableBlock
+from convalgos.cpu.separable.block import BlockSizes
 from convalgos.cpu.separable.panel_cut import PanelCut, PlanePanelCut
+from convalgos.cpu.separable.run_outputs import BLOCK_RECORDS, FLOAT, LIMITS, place_of_field
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import CLIP
 
-FLOAT = np.dtype(np.float32)
-# The record of the driver, and those of all convolutions that a block may have.
-BLOCK_RECORDS = np.dtype(
-    [
-        ("run", SEPARABLE_FIELDS),
-        ("expansion", BLOCKED_ARGUMENTS),
-        ("depthwise", CHANNEL_KERNEL_FIELDS),
-        ("projection", BLOCKED_ARGUMENTS),
-    ]
-)
-PART_OFFSETS = tuple([field_offset(BLOCK_RECORDS, part) for part in SeparableBlock._fields])
 BLOCKED_NAMES = frozenset(BLOCKED_ARGUMENTS.names or ())
 HEIGHTS = 64  # of maps, whose words are kept
-LIMITS = np.array([-np.inf, np.inf, 0, np.inf], FLOAT)  # of none, and of ReLU
-
-
-class BiasedActivation(NamedTuple):
-    """What follows the sums of a convolution."""
-
-    bias: np.ndarray | None = None  # (K,)
-    activation: Activation | None = None
-
-
-class RunOutput(NamedTuple):
-    """The filter of a convolution, and what follows its sums, as a record has them."""
-
-    addresses: tuple[int, int, int, int, int]  # of w, bias, numbers, what else follows (or 0), and limits
-    kept: tuple[Any, ...]  # what these point to
 
 
 class LinearWords(NamedTuple):
@@ -90,11 +60,12 @@ class BandRecords:
         self._is_like = known is not None
         self._layers, self._lanes = cut.layers, simd.lanes(FLOAT.itemsize)
         self.parts: tuple[str, ...] = cut.layers.parts if known is None else known.parts
+        self.filtered: int = self.parts.index("depthwise") if known is None else known.filtered
         self._tables: list[np.ndarray] = []
         self._shared: list[Any] = []  # with records of other blocks
         self._of_heights: dict[Any, LinearWords] = {} if known is None else known._of_heights
         self._layer: BlockLayer | None = layer_in_blocks(cut.depthwise) if known is None else known._layer
-        self._kernel: BlockKernel
+        self.kernel: BlockKernel
         self.record: np.ndarray
         if known is None or not self._set_linear(cut, mean, known.record):
             self._set_all(cut, mean, known)
@@ -140,10 +111,10 @@ class BandRecords:
         words[linear.grown] = linear.begin + w * linear.of_x + w_out * linear.of_y
         address = jit.data_address()
         begin = address(words)
-        self._kernel, columns = layer.columns(w, w_out)
+        self.kernel, columns = layer.columns(w, w_out)
         self._shared.append(columns)
         values = [begin + place for place in linear.tables]
-        values += cut.hidden_bytes, address(columns), len(columns), filter_block(*self._kernel, CLIP)
+        values += cut.hidden_bytes, address(columns), len(columns), filter_block(*self.kernel, CLIP)
         for part, last in ((cut.expansion, 0), (cut.projection, 1)):
             if part is not None:
                 tiles, count, kernels = self._tiles_of(part, cut, last)
@@ -179,36 +150,18 @@ class BandRecords:
             ("run", "hidden_bytes"),
             *[("depthwise", n) for n in ("columns", "column_count", "filter_block")],
         )
-        places = [_word(part, name) for part, name in named]
+        places = [place_of_field(part, name) for part, name in named]
         for part in parts:
-            places += [_word(part, name) for name in ("kernels", "last_kernels", "narrow")]
+            places += [place_of_field(part, name) for name in ("kernels", "last_kernels", "narrow")]
             places += [begins[-2] // 8 + 2 * band + (part == "projection") for band in range(bands)]
         words, of_x, of_y = made[0], made[1] - made[0], made[2] - made[0]
         grown = np.flatnonzero((of_x != 0) | (of_y != 0))
         growing = words[grown], of_x[grown], of_y[grown]
         return LinearWords(words, grown, *growing, tuple(begins[:-1]), np.array(places, np.intp))
 
-    def set_output(self, fields: Any, part: str, run: RunOutput, activation: Activation | None) -> None:
-        """Set what the sums of a part are made of, and what follows them, in the record of a run."""
-        fields.w, fields.bias, fields.finish_numbers, fields.finish, limits = run.addresses
-        if part != "depthwise":
-            fields.limits = limits
-        elif (kind := kind_of_block(self._kernel, activation)) == CLIP:
-            fields.bounds = limits
-        else:
-            fields.filter_block = filter_block(*self._kernel, kind)
-            fields.finish, fields.bounds = 0, fields.finish_numbers
-
-    def output_of(self, part: str, w: np.ndarray, output: BiasedActivation) -> RunOutput:
-        """What runs of the same filters and outputs are given for a part, whatever the sizes of the maps."""
-        filters, lanes, address = getattr(self._layers, part).K, self._lanes, jit.data_address()
-        bias = aligned_zeros((-(-filters // lanes) + 1) * lanes, FLOAT)  # with a vector of zeros behind
-        if output.bias is not None:
-            bias[:filters] = output.bias
-        numbers = activation_numbers(FLOAT, output.activation)
-        limits, finish = _output_step(output.activation, numbers)
-        addresses = address(w), address(bias), address(numbers), finish, address(limits)
-        return RunOutput(addresses, (bias, numbers, limits, w))
+    def filter_block(self, kind: int) -> int:
+        """The address of the depthwise kernel that applies an activation."""
+        return filter_block(*self.kernel, kind)
 
     def _table(self, table: np.ndarray) -> int:
         """The address of a table, which is kept."""
@@ -255,7 +208,7 @@ class BandRecords:
         (h, w), (h_out, w_out) = cut.sizes.read, cut.sizes.written
         found = self._layer and self._layer.tables((1, h, w), (1, h_out, w_out), cut.bands)
         found = found or tables_in_blocks(cut.depthwise)
-        self._kernel, self._of_tables = found.kernel, found.kept
+        self.kernel, self._of_tables = found.kernel, found.kept
         d.bands, d.runs = self._table(found.bands), self._table(found.runs)
         d.columns, d.column_count = self._table(found.columns), len(found.columns)
         d.filter_block = found.filter_block
@@ -317,25 +270,9 @@ class TileKernels(NamedTuple):
     kept: tuple[np.ndarray, np.ndarray]
 
 
-@cache
-def _word(part: str, name: str) -> int:
-    """Which word of the record of a block a field of a part is."""
-    of_part = field_offset(BLOCK_RECORDS, part)
-    return (of_part + field_offset(BLOCK_RECORDS[part], name)) // WORD.itemsize
-
-
 @lru_cache(512)  # networks meet few kinds of tiles
 def _kernels_of(filters: int, panels: int, lengths: tuple[int, ...], step: int) -> TileKernels:
     """`tile_kernels` of tiles of so many pixels, whose inputs are so many elements apart."""
     tables = tile_kernels(filters, panels, FLOAT.itemsize, [(1, n, step) for n in lengths])
     wide, last = map(jit.data_address(), tables)
     return TileKernels(wide, last, tables)
-
-
-def _output_step(activation: Activation | None, numbers: np.ndarray) -> tuple[np.ndarray, int]:
-    """(the two limits that the kernels keep sums within, what else there is to do, if anything)."""
-    if activation is None or activation == RELU:
-        return LIMITS[0 if activation is None else 2 :], 0
-    if activation.name == "clip":
-        return numbers, 0
-    return LIMITS, finish_address(FLOAT, activation)
