@@ -301,7 +301,7 @@ class DirectPhases(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         if self.filled:
-            return packing_seconds(self.filter_bytes(problem))
+            return packing_seconds(self.filter_bytes(problem), machine)
         return 1e-9  # it is copied
 
     def filter_bytes(self, problem: ConvProblem) -> int:

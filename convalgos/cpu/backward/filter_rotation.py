@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convalgos.core.allocator import aligned_empty, whole_lines
+from convalgos.core.allocator import aligned_empty
 from convalgos.core.backward.polyphase import Phase
-from convalgos.core.machine import Machine
+from convalgos.core.machine import LINE, Machine
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -51,6 +51,19 @@ def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list
     if w.itemsize < 4:  # the kernel moves elements of 4 and 8 bytes
         return [phase.filter(w, groups).copy() for phase in phases]
     known = _rotation(tuple(phase.taps for phase in phases), w.shape, groups, w.itemsize)
+    made = _rotated(known, w, groups)
+    return [made[first : first + math.prod(shape)].reshape(shape) for first, shape in known.parts]
+
+
+def rotated_together(phases: Sequence[Phase], w: np.ndarray) -> np.ndarray:
+    """(phases * C, K, *taps) of phases that have as many taps, in one array, from w (K, C, *kernel)."""
+    known = _rotation(tuple(phase.taps for phase in phases), w.shape, 1, w.itemsize, 1)
+    channels, *rest = known.parts[0][1]
+    return _rotated(known, w, 1).reshape(len(phases) * channels, *rest)
+
+
+def _rotated(known: Rotation, w: np.ndarray, groups: int) -> np.ndarray:
+    """All that is made of w, one after the other."""
     filters, channels, *kernel = w.shape
     made = aligned_empty(known.size, w.dtype)
     address, table = jit.data_address(), known.table
@@ -60,7 +73,7 @@ def rotated_filters(phases: Sequence[Phase], w: np.ndarray, groups: int) -> list
         [(address(w), *sizes, address(made), address(table), len(table), tasks)], ROTATION_ARGUMENTS
     )
     jit.launch(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), address(record), tasks)
-    return [made[first : first + math.prod(shape)].reshape(shape) for first, shape in known.parts]
+    return made
 
 
 def rotation_seconds(problem: ConvProblem, phases: int, machine: Machine, together: bool = False) -> float:
@@ -81,8 +94,10 @@ def rotation_seconds(problem: ConvProblem, phases: int, machine: Machine, togeth
 
 
 @lru_cache(256)
-def _rotation(taps: tuple[Any, ...], w_shape: Shape, groups: int, itemsize: int) -> Rotation:
-    """taps: those of each phase."""
+def _rotation(
+    taps: tuple[Any, ...], w_shape: Shape, groups: int, itemsize: int, begins: int = LINE
+) -> Rotation:
+    """taps: those of each phase; begins: bytes of which the place of each filter is a multiple."""
     filters, channels, *kernel = w_shape
     elements = np.arange(math.prod(kernel)).reshape(kernel)
     tables, parts, size = [], [], 0
@@ -94,7 +109,7 @@ def _rotation(taps: tuple[Any, ...], w_shape: Shape, groups: int, itemsize: int)
         table["target"], table["taps"] = size * itemsize, chosen.size
         tables.append(table)
         parts.append((size, shape))
-        size += whole_lines(math.prod(shape) * itemsize) // itemsize
+        size += -(-math.prod(shape) * itemsize // begins) * begins // itemsize
     to = np.concatenate(tables)
     return Rotation(to[np.argsort(to["element"])], tuple(parts), size)
 
