@@ -35,6 +35,12 @@ class Subproblem:
         return self.whole.forward
 
     @property
+    def are_alike(self) -> bool:
+        """Whether all phases have all taps of its kernel, so that none of these are zeros."""
+        first, kernel = _first_rows(self.whole), self.whole.forward and self.whole.forward.kernel
+        return all(p.forward and p.forward.kernel == kernel and _first_rows(p) == first for p in self.phases)
+
+    @property
     def filter_taps(self) -> tuple[Any, ...]:
         """What its filter, of `filters_of`, is made of: taps of each phase, and where they stand in it."""
         own = self.forward.w_shape if self.forward else ()
@@ -89,10 +95,9 @@ def filters_of(
 def _filters_together(child: Subproblem, w: np.ndarray) -> np.ndarray:
     """The filters of all phases of a sub-problem, side by side; zeros are the taps that a phase has not."""
     assert child.forward
-    first, kernel = _first_rows(child.whole), child.forward.kernel
-    has_all = all(p.forward and p.forward.kernel == kernel and _first_rows(p) == first for p in child.phases)
-    if has_all and w.itemsize >= 4:
+    if child.are_alike and w.itemsize >= 4:
         return rotated_together(child.phases, w)
+    first, kernel = _first_rows(child.whole), child.forward.kernel
     apart = rotated_filters(child.phases, w, 1)  # (C, K, *taps) of each phase
     together = np.zeros((len(child.phases), *apart[0].shape[:2], *kernel), w.dtype)
     for phase, part, filters in zip(child.phases, together, apart, strict=True):
