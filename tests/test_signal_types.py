@@ -181,7 +181,9 @@ def test_filters_of_integers_alone_are_refused(divisor):
             with pytest.raises(NotImplementedError, match="'int64', which is not supported"):
                 module.lfilter(taps, divisor, signal)
             with pytest.raises(NotImplementedError, match="'int64', which is not supported"):
-                module.lfilter(taps, divisor, signal, zi=np.zeros((*np.shape(signal)[:-1], len(taps) - 1), int))
+                module.lfilter(
+                    taps, divisor, signal, zi=np.zeros((*np.shape(signal)[:-1], len(taps) - 1), int)
+                )
 
 
 def test_halves_beside_what_is_no_number():

@@ -16,7 +16,14 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.booleans import convolved_booleans
-from convalgos.signal.mixed_types import HALVES, NUMBERS, are_booleans, halves_widened, listed_array, promoted_type
+from convalgos.signal.mixed_types import (
+    HALVES,
+    NUMBERS,
+    are_booleans,
+    halves_widened,
+    listed_array,
+    promoted_type,
+)
 from convalgos.signal.modes import MODES, MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.size_cache import UNKNOWN

@@ -19,9 +19,9 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 from convalgos.cpu.vectors.transpose import load_whole_square
 
-# w (groups, filters, channels, elements), whose filters and channels lie so many elements apart, at the element
-# of its first kernel that is first in memory; `elements_to` (count,) as `KERNEL_ELEMENT`. Where all elements of a
-# kernel lie side by side and go to one filter, `run` is 1, or -1 if the last one is first there; else 0.
+# w (groups, filters, channels, elements), at the element of its first kernel that is first in memory; filters
+# and channels lie `..._stride` elements apart. `elements_to` (count,) as `KERNEL_ELEMENT`. Where all elements
+# of a kernel lie side by side and go to one filter, `run` is 1, or -1 if the last one is first there; else 0.
 ROTATION_ARGUMENTS = fields(
     "w groups filters channels filter_stride channel_stride elements run made elements_to count tasks"
 )
