@@ -35,7 +35,8 @@ COLD, COLD_RATE = 1 << 16, 1.3e9  # and so many bytes at first, in a second; bot
 
 def packing_seconds(nbytes: float, machine: Figures, rate: float = PACKING) -> float:
     """Predicted time to bring the bytes of a filter into another order, so many in a second of a Xeon."""
-    return PREPARE_CALL + (min(nbytes, COLD) / COLD_RATE + nbytes / rate) / machine.packing_pace
+    seconds: float = PREPARE_CALL + (min(nbytes, COLD) / COLD_RATE + nbytes / rate) / machine.packing_pace
+    return seconds
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.arguments import Shape
 from convalgos.core.setting import setting
 from convalgos.signal.convolution import convolve
-from convalgos.signal.mixed_types import FLOATING, are_booleans
+from convalgos.signal.mixed_types import FLOATING, HALVES, are_booleans
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
@@ -21,6 +21,7 @@ ROUNDS = 3  # of a method that is measured; the fastest counts
 KEPT = 1 << 22  # bytes of answers
 DIGITS = 4  # of sizes, in binary, by which the faster method is told
 LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
+HALVES_WITH_INTEGERS = {types for types in HALVES if types.strip("e?")}
 _known = SizeCache(KEPT)  # answers, by what they depend on
 _arange = np.arange  # looked up once: this is most of what takes time here
 
@@ -53,6 +54,8 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
     if arrays and (known := _known[key]) is not UNKNOWN:
         return known
+    if arrays and in1.dtype.char + in2.dtype.char in HALVES_WITH_INTEGERS and in1.size and in2.size:
+        return _of_integers(in1, in2, mode)
     y = _chosen(in1, in2, mode, measure)
     of_sizes = y is not None
     if y is None:

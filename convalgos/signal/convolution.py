@@ -215,11 +215,11 @@ def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.nd
     """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
     if method == "fft":
         return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
-    alike = mode != "valid" and short_signals.are_alike(zip(x.shape, w.shape, strict=True))
+    alike = short_signals.are_alike(zip(x.shape, w.shape, strict=True))
     if x.dtype.kind == w.dtype.kind == "f":
         if (y := long_signal(x, w, mode)) is not None:
             return y
-        whole = x.ndim > 1 and alike
+        whole = x.ndim > 1 and alike and mode != "valid"
     elif (y := few_complex(x, w, mode)) is not None:
         return y
     else:
