@@ -163,20 +163,27 @@ def rotate_filters(SIZE: int, LANES: int) -> Callable[..., None]:
                     load_whole_square(SIZE, LANES, source, a.filter_stride, target, a.filters)
                     continue
                 for c in range(channels):
-                    for k in range(filters):
-                        from_ = source + (k * a.filter_stride + c * a.channel_stride) * SIZE
-                        at = first + c * a.filters + k
-                        if a.run < 0:
-                            target = a.made + table[0].target + at * a.elements * SIZE
-                            reverse_run(SIZE, LANES, from_, target, a.elements)
-                            continue
-                        if a.run > 0:
-                            target = a.made + table[0].target + at * a.elements * SIZE
-                            copy_bytes(target, from_, a.elements * SIZE)
-                            continue
+                    of_channel, at = source + c * a.channel_stride * SIZE, first + c * a.filters
+                    if a.elements == 1 and a.filter_stride == 1:
+                        copy_bytes(a.made + table[0].target + at * SIZE, of_channel, filters * SIZE)
+                        continue
+                    if a.run == 0:
                         for i in range(a.count):
                             to = table[i]
+                            from_ = of_channel + to.element * SIZE
                             target = a.made + to.target + (at * to.taps + to.place) * SIZE
-                            copy_bytes(target, from_ + to.element * SIZE, SIZE)
+                            from_step, target_step = a.filter_stride * SIZE, to.taps * SIZE
+                            for _ in range(filters):
+                                copy_bytes(target, from_, SIZE)
+                                from_ += from_step
+                                target += target_step
+                        continue
+                    for k in range(filters):
+                        from_ = of_channel + k * a.filter_stride * SIZE
+                        target = a.made + table[0].target + (at + k) * a.elements * SIZE
+                        if a.run < 0:
+                            reverse_run(SIZE, LANES, from_, target, a.elements)
+                        else:
+                            copy_bytes(target, from_, a.elements * SIZE)
 
     return rotate_filters
