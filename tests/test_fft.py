@@ -21,6 +21,7 @@ from convalgos.cpu.fft import Fft
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.spectral import blocking, engines
 from convalgos.cpu.spectral import cost as spectral_cost
+from convalgos.cpu.spectral import lengths as fft_lengths
 from convalgos.cpu.spectral import plan as spectral_plan
 from convalgos.select.measure.accuracy import random_arrays
 
@@ -69,13 +70,13 @@ def small_caches(monkeypatch):
 def test_transforms_are_numpys(engine, lengths, dtype):
     transform = engines.plan_transform(engine, dtype, lengths)
     execute = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
-    plane = aligned_zeros(2 * engines.spectrum_size(lengths), dtype)
-    strides = [s * plane.itemsize for s in engines.strides(lengths)]
+    plane = aligned_zeros(2 * fft_lengths.spectrum_size(lengths), dtype)
+    strides = [s * plane.itemsize for s in fft_lengths.strides(lengths)]
     real = np.lib.stride_tricks.as_strided(plane, lengths, strides)  # a view
     x = np.random.default_rng(0).standard_normal(lengths).astype(dtype)
     real[...] = x
     execute(transform.execute_forward)(transform.forward, plane.ctypes.data, plane.ctypes.data)
-    expected = np.fft.rfftn(x.reshape(engines.longer_lengths(lengths)))
+    expected = np.fft.rfftn(x.reshape(fft_lengths.longer_lengths(lengths)))
     tolerance = 20 * np.finfo(dtype).eps * np.abs(expected).max()
     assert np.abs(plane.view(np.result_type(dtype, np.complex64)) - expected.ravel()).max() < tolerance
     execute(transform.execute_inverse)(transform.inverse, plane.ctypes.data, plane.ctypes.data)
@@ -85,7 +86,7 @@ def test_transforms_are_numpys(engine, lengths, dtype):
 @given(st.integers(1, 3_000_000))
 @settings(max_examples=200)
 def test_good_lengths(least):
-    length = engines.fast_length(least)
+    length = fft_lengths.fast_length(least)
     assert least <= length < 2 * least or length <= 4
     for prime in (2, 3, 5, 7):
         while length % prime == 0:
@@ -96,10 +97,10 @@ def test_good_lengths(least):
 @pytest.mark.parametrize("least", [5, 97, 211, 1000, 1025, 65537, 99_999])
 def test_no_longer_length_is_faster(least):
     def seconds(n):
-        return n * math.log2(n) / engines.speed(n)
+        return n * math.log2(n) / fft_lengths.speed(n)
 
-    longer = {m << e for m in engines.ODD_PARTS for e in range(20)}
-    assert seconds(engines.fast_length(least)) == min(seconds(n) for n in longer if n >= least)
+    longer = {m << e for m in fft_lengths.ODD_PARTS for e in range(20)}
+    assert seconds(fft_lengths.fast_length(least)) == min(seconds(n) for n in longer if n >= least)
 
 
 def test_a_transform_is_planned_once():
@@ -184,6 +185,7 @@ def test_threads_that_use_fftw_first_at_the_same_time(own_wisdom):
     program = """
 import sys, threading
 from convalgos.cpu.spectral import engines
+from convalgos.cpu.spectral import lengths as fft_lengths
 sys.setswitchinterval(1e-6)
 start = threading.Barrier(8)
 def work():

@@ -277,3 +277,21 @@ def test_along_axes_of_length_1_there_is_a_product(name, mode):
                 continue
             ours = getattr(ca.signal, name)(*given)
             assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs), (s1, s2, axes, types)
+
+
+@pytest.mark.parametrize("char", ["f", "d", "D"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_direct_sums_spread_no_farther_than_scipys(char, bad):
+    """The zeros around the larger array meet all elements of the smaller one, which may be the first."""
+    rng = np.random.default_rng(0)
+    shapes = [((629,), (629,)), ((1767,), (1767,)), ((9,), (9,)), ((27, 2), (38, 2)), ((2, 54), (33, 43))]
+    shapes += [((3, 4, 3), (3, 7, 3)), ((15, 23), (42, 10)), ((8, 2, 6), (5, 2, 11)), ((70,), (900,))]
+    for (s1, s2), mode, where in itertools.product(shapes, ("full", "same"), (0, 1)):
+        arrays = [rng.standard_normal(s).astype(char) for s in (s1, s2)]
+        arrays[where].flat[arrays[where].size // 2] = bad
+        for name in ("convolve", "correlate"):
+            with np.errstate(all="ignore"):
+                ours, theirs = (
+                    np.isfinite(getattr(m, name)(*arrays, mode, "direct")) for m in (ca.signal, scipy.signal)
+                )
+            assert np.all(ours >= theirs), (name, s1, s2, mode, where)

@@ -172,3 +172,32 @@ def test_methods_for_booleans_are_those_of_scipy(types):
         assert ca.signal.choose_conv_method(x, w) == scipy.signal.choose_conv_method(x, w)
     same = np.ones(3, "?"), np.ones((2, 0), "?"), "no mode"
     assert ca.signal.choose_conv_method(*same) == scipy.signal.choose_conv_method(*same) == "direct"
+
+
+@pytest.mark.parametrize("divisor", [1, [1], np.array([1]), np.array(2)])
+def test_filters_of_integers_alone_are_refused(divisor):
+    for taps, signal in (([1, 2, 3], [4, 5, 6, 7]), (np.array([1, 2]), np.ones((2, 9), int))):
+        for module in (scipy.signal, ca.signal):
+            with pytest.raises(NotImplementedError, match="'int64', which is not supported"):
+                module.lfilter(taps, divisor, signal)
+            with pytest.raises(NotImplementedError, match="'int64', which is not supported"):
+                module.lfilter(
+                    taps, divisor, signal, zi=np.zeros((*np.shape(signal)[:-1], len(taps) - 1), int)
+                )
+
+
+def test_halves_beside_what_is_no_number():
+    for module in (scipy.signal, ca.signal):
+        with pytest.raises(ValueError, match="Unsupported type"):
+            module.convolve(np.ones((3, 1), "e"), np.zeros((1, 1), "M8[s]"), "valid")
+
+
+@pytest.mark.parametrize("name", ["convolve2d", "correlate2d"])
+@pytest.mark.parametrize("boundary", ["wrap", "symm"])
+@pytest.mark.parametrize("shape", [(0, 7), (7, 0), (0, 0)], ids=str)
+def test_no_pixels_go_on_beyond_the_edges(name, boundary, shape):
+    image, taps = np.zeros(shape), np.ones((2, 6))
+    with pytest.raises(ValueError, match="image without elements"):  # where SciPy divides by zero
+        getattr(ca.signal, name)(image, taps, "full", boundary)
+    ours, theirs = (getattr(m, name)(image, taps, "same", boundary) for m in (ca.signal, scipy.signal))
+    assert ours.shape == theirs.shape == shape

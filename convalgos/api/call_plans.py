@@ -15,6 +15,7 @@ from convalgos.core import arguments, boundaries
 from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import DTYPES, FLOAT8_DTYPES, INTEGERS
 from convalgos.core.filter_patterns import UNSTRUCTURED
+from convalgos.core.later_search import searching_later
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem, Shape
@@ -108,10 +109,11 @@ def _made(
         )  # fmt: skip
         if problem.is_zero_padded and not isinstance(padding, str):  # else sizes may change the padding
             layer.append(problem)
-    return planning.plan(
-        problem, device, algorithm, weights_constant=weights_constant,
-        strict_nan=strict_nan, max_rel_error=max_rel_error, selector=ranker[0] if ranker else None,
-    )  # fmt: skip
+    with searching_later():
+        return planning.plan(
+            problem, device, algorithm, weights_constant=weights_constant,
+            strict_nan=strict_nan, max_rel_error=max_rel_error, selector=ranker[0] if ranker else None,
+        )  # fmt: skip
 
 
 def limits(

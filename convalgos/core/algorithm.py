@@ -30,12 +30,13 @@ Figures = Any  # of an algorithm's device: `core.machine.Machine`, or on a GPU `
 # 110 layers, Xeon (Sapphire Rapids). Filters that are prepared behind one another take a third.
 PREPARE_CALL = 1.2e-5  # seconds for any,
 PACKING = 5.5e9  # bytes in a second,
-COLD, COLD_RATE = 1 << 16, 1.3e9  # and so many bytes at first, in a second
+COLD, COLD_RATE = 1 << 16, 1.3e9  # and so many bytes at first, in a second; both by `Machine.packing_pace`
 
 
-def packing_seconds(nbytes: float, rate: float = PACKING) -> float:
-    """Predicted time to bring the bytes of a filter into another order, so many in a second."""
-    return PREPARE_CALL + min(nbytes, COLD) / COLD_RATE + nbytes / rate
+def packing_seconds(nbytes: float, machine: Figures, rate: float = PACKING) -> float:
+    """Predicted time to bring the bytes of a filter into another order, so many in a second of a Xeon."""
+    seconds: float = PREPARE_CALL + (min(nbytes, COLD) / COLD_RATE + nbytes / rate) / machine.packing_pace
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Algorithm(ABC):
 
     def prepare_cost(self, problem: ConvProblem, machine: Figures) -> float:
         """Predicted seconds to prepare the filter."""
-        return packing_seconds(problem.w_bytes)
+        return packing_seconds(problem.w_bytes, machine)
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         """Of the prepared filter."""

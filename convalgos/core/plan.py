@@ -216,7 +216,7 @@ class Plan(PlanArrays, Tabular, ABC):
 
     @abstractmethod
     def prepare_filter(self, w: Any) -> Any:
-        """w: (K, C/groups, *kernel) `as_laid`, or but for the order of axes where `any_order`; or dy."""
+        """w: (K, C/groups, *kernel) `as_laid`, or as it came where `takes_as_it_lies`; or dy."""
 
     def filter_form(self) -> FilterForm | ConvProblem:
         """What `prepare_filter` depends on beside the values of the filter: plans of one algorithm whose
@@ -321,8 +321,11 @@ class Plan(PlanArrays, Tabular, ABC):
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
         w = flipped(w) if self._flips and not self._flips_result else w
-        w = w if self.any_order and lies_whole(w) else as_laid(w)
-        return PreparedFilter(self._key, self.prepare_filter(w))
+        return PreparedFilter(self._key, self.prepare_filter(w if self.takes_as_it_lies(w) else as_laid(w)))
+
+    def takes_as_it_lies(self, w: np.ndarray) -> bool:
+        """Whether `prepare_filter` reads a filter of any strides without a copy."""
+        return self.any_order and lies_whole(w)
 
 
 def flipped(w: Any) -> Any:

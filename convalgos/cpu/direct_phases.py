@@ -55,7 +55,9 @@ STORE_CYCLES = 1.0  # a vector of dx, beside half a cycle for each of its shuffl
 # (AVX-512 and AMX), 11 layers, ten of them depthwise.
 MASKED_CYCLES = 3.0  # a load with a mask, as the first and the last tile of a row have them
 BEGUN_CYCLES = 200  # a tile
-# To wait for a row of the kernel, in filters beyond L1, a third of L2, and L2; Xeon (Sapphire Rapids)
+SHOWN = 0.35  # of them where L2 gives a line in each cycle; 569 layers, Zen 5
+# To wait for a row of the kernel, in filters beyond L1, a third of L2, and L2, by `Machine.line_waits`; Xeon
+# (Sapphire Rapids)
 L1_WAIT, L2_WAIT, L3_WAIT = 5.0, 13.0, 40.0
 
 # --- shapes ----------------------------------------------------------------------------------
@@ -281,8 +283,9 @@ class DirectPhases(Algorithm):
         seconds = _cycles(p, cut) / machine.paced_cycles
         if vector_bytes() == 64:  # none at the pace of Zen 4, 1/2
             exposed = min(1.0, max(0.0, 2 * machine.pace - 1))
+            exposed *= SHOWN + (1 - SHOWN) * machine.line_waits
             seconds += exposed * _exposed_cycles(p, cut) / machine.cycles
-        seconds += _filter_cycles(p, cut, machine) / machine.cycles
+        seconds += machine.line_waits * _filter_cycles(p, cut, machine) / machine.cycles
         if not worth_sharing(p):
             seconds *= machine.threads
         held = p.x_bytes + p.y_bytes
@@ -301,7 +304,7 @@ class DirectPhases(Algorithm):
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         if self.filled:
-            return packing_seconds(self.filter_bytes(problem))
+            return packing_seconds(self.filter_bytes(problem), machine)
         return 1e-9  # it is copied
 
     def filter_bytes(self, problem: ConvProblem) -> int:

@@ -84,7 +84,7 @@ class Strassen(Algorithm):
         return CALL + machine.launch + AMONG_LAYERS + share * sums
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return packing_seconds(problem.w_bytes + self.filter_bytes(problem))
+        return packing_seconds(problem.w_bytes + self.filter_bytes(problem), machine)
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         if problem.is_empty:

@@ -96,7 +96,7 @@ class WinogradData(Algorithm):
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:
             return 0.0
-        return self._boxes(problem).prepare_seconds + rotation_seconds(problem, 1, machine)
+        return self._boxes(problem).prepare_seconds(machine) + rotation_seconds(problem, 1, machine)
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else problem.groups * self._boxes(problem).u_bytes

@@ -29,6 +29,7 @@ from convalgos.jax import handler
 from convalgos.jax.engine import ffi
 from convalgos.jax.filter_order import FilterOrder
 
+FEW = 1 << 12  # bytes by which filters that are not the same are told apart
 KEPT_BYTES = 1 << 26  # of a filter and its bias, of which a copy is kept to compare with the next call's
 
 
@@ -265,4 +266,5 @@ def _same(array: np.ndarray, content: bytes) -> bool:
     """Whether an array has just these bytes."""
     if array.nbytes != len(content):
         return False
-    return np.array_equal(array.reshape(-1).view(np.uint8), np.frombuffer(content, np.uint8))
+    one, other = array.reshape(-1).view(np.uint8), np.frombuffer(content, np.uint8)
+    return np.array_equal(one[:FEW], other[:FEW]) and np.array_equal(one, other)

@@ -6,7 +6,6 @@ they are brought into order only when they are prepared: once, as long as they s
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from convalgos.core.problem import Shape
@@ -28,7 +27,7 @@ class FilterOrder(NamedTuple):
         return filters, channels, *kernel
 
     def own(self, w: Any, numpy: Any) -> Any:
-        """The filter in our order.
+        """The filter in our order; of NumPy's arrays a view, unless there are groups to turn round.
 
         Args:
             numpy: the functions of w's library: NumPy itself, or `jax.numpy`.
@@ -36,8 +35,10 @@ class FilterOrder(NamedTuple):
         w = numpy.transpose(w, self.axes)
         if not self.turned:
             return w
-        filters, channels, *kernel = w.shape
-        apart = numpy.flip(w, tuple(range(2, w.ndim))).reshape(
-            self.turned, filters // self.turned, channels, math.prod(kernel)
-        )
-        return numpy.swapaxes(apart, 1, 2).reshape(self.own_shape)
+        if self.turned == 1:
+            w = numpy.swapaxes(w, 0, 1)
+        else:
+            filters, *others = w.shape
+            apart = w.reshape(self.turned, filters // self.turned, *others)
+            w = numpy.swapaxes(apart, 1, 2).reshape(self.own_shape)
+        return numpy.flip(w, tuple(range(2, w.ndim)))

@@ -21,6 +21,7 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
+from convalgos.core.later_search import searching_later
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache, also_forget
 from convalgos.core.prepared_filter import PreparedFilter
@@ -151,7 +152,8 @@ class _Transform:
         problem = self._found.problem
         plan = plans.find(problem)
         if plan is None:
-            plan = choose.plan_candidate(self._found, Constraints())
+            with searching_later():
+                plan = choose.plan_candidate(self._found, Constraints())
             plans.add(problem, plan)
         prepared = self._prepared
         if prepared is None or prepared[0] is not plan:

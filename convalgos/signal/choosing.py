@@ -11,7 +11,7 @@ import scipy  # whose parts are imported when they are used
 from convalgos.core.arguments import Shape
 from convalgos.core.setting import setting
 from convalgos.signal.convolution import convolve
-from convalgos.signal.mixed_types import FLOATING, are_booleans
+from convalgos.signal.mixed_types import FLOATING, HALVES, are_booleans
 from convalgos.signal.modes import MODES, larger, wanted_of
 from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
@@ -21,6 +21,7 @@ ROUNDS = 3  # of a method that is measured; the fastest counts
 KEPT = 1 << 22  # bytes of answers
 DIGITS = 4  # of sizes, in binary, by which the faster method is told
 LARGEST = 2**52  # of a sum of integers; from here on SciPy's rule takes none by transforms
+KINDS_OF_INTEGERS, NUMERIC = frozenset("iu"), frozenset("biufc")  # kinds of types
 _known = SizeCache(KEPT)  # answers, by what they depend on
 _arange = np.arange  # looked up once: this is most of what takes time here
 
@@ -53,6 +54,8 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     key = arrays and (in1.shape, in2.shape, in1.dtype.char, in2.dtype.char, mode, setting())
     if arrays and (known := _known[key]) is not UNKNOWN:
         return known
+    if arrays and _are_left_with_integers(in1, in2):
+        return _of_integers(in1, in2, mode)
     y = _chosen(in1, in2, mode, measure)
     of_sizes = y is not None
     if y is None:
@@ -60,6 +63,14 @@ def choose_conv_method(in1: Any, in2: Any, mode: str = "full", measure: bool = F
     if arrays and (of_sizes or (in1.dtype.kind in "bfc" and in2.dtype.kind in "bfc")):
         _keep(key, y)  # of integers SciPy looks at the numbers
     return y
+
+
+def _are_left_with_integers(x: np.ndarray, w: np.ndarray) -> bool:
+    """Whether one of two arrays has integers, of which SciPy looks at the numbers, and ours has no answer."""
+    kinds = {x.dtype.kind, w.dtype.kind}
+    if not x.size or not w.size or not kinds <= NUMERIC or not kinds & KINDS_OF_INTEGERS:
+        return False
+    return x.ndim > 3 or x.dtype.char + w.dtype.char in HALVES
 
 
 def _of_integers(x: np.ndarray, w: np.ndarray, mode: str) -> Any:

@@ -166,8 +166,8 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
         x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
         y = by_plan(x, w, mode, method)
         return None if y is None else np.ascontiguousarray(y.transpose(np.argsort(order)))
-    if x.ndim == 1 and method != "fft" and dtype.kind in "fc" and not all_finite(min(x, w, key=np.size)):
-        return None  # the zeros beyond both ends would spread it
+    if method != "fft" and dtype.kind in "fc" and _spreads_farther(x, w, mode):
+        return None
     if dtype.kind in "fc" and (y := _without_plan(*_in_precision(dtype, x, w), mode, method)) is not None:
         return y
     integral = dtype.kind in "iu"
@@ -199,15 +199,27 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     return np.rint(y).astype(np.int64).astype(dtype, copy=False) if integral else y
 
 
+def _spreads_farther(x: np.ndarray, w: np.ndarray, mode: str) -> bool:
+    """Whether what is not finite would meet zeros beyond the ends that SciPy's sums do not read.
+
+    The smaller array is the filter, whose taps all meet zeros. SciPy's sums of signals read none, and along
+    several axes they read those around in1 where in1 is centred on.
+    """
+    if x.ndim == 1:
+        least = min(x.size, w.size)
+        return not all(all_finite(a) for a in (x, w) if a.size == least)
+    return mode == "same" and x.size < w.size and not all_finite(x)
+
+
 def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.ndarray | None:
     """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
     if method == "fft":
         return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
-    alike = mode != "valid" and short_signals.are_alike(zip(x.shape, w.shape, strict=True))
+    alike = short_signals.are_alike(zip(x.shape, w.shape, strict=True))
     if x.dtype.kind == w.dtype.kind == "f":
         if (y := long_signal(x, w, mode)) is not None:
             return y
-        whole = x.ndim > 1 and alike
+        whole = x.ndim > 1 and alike and mode != "valid"
     elif (y := few_complex(x, w, mode)) is not None:
         return y
     else:

@@ -44,7 +44,7 @@ def convolve2d(
         The convolution, of the dtype that in1 and in2 promote to; integers are exact.
 
     Raises:
-        ValueError: as SciPy does.
+        ValueError: as SciPy does; or in1 has no elements, where there is a boundary and mode is "full".
 
     Example:
         >>> import numpy as np, convalgos as ca
@@ -149,6 +149,9 @@ def _bordered(
 ) -> np.ndarray | None:
     """The 2-D convolution, or correlation; None for what is SciPy's to answer."""
     x, w = plain(in1), plain(in2)
+    goes_on = boundary != "fill" and mode == "full" and np.ndim(in1) == np.ndim(in2) == 2
+    if goes_on and np.size(in2) and not np.size(in1):  # where SciPy ends the process
+        raise ValueError(f"an image without elements has none to go on with: boundary={boundary!r}")
     if x is None or w is None or x.ndim != 2 or w.ndim != 2 or not x.size or not w.size:
         return None
     dtype = np.result_type(x, w)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.core.errors import Unsupported
+from convalgos.core.later_search import searching_later
 from convalgos.core.plan import Plan
 from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
@@ -33,9 +34,11 @@ SMALL = 1 << 14  # elements of an array whose sum takes no less time than to loo
 BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
 PLANS = 2048  # that are kept at most
 # Elements of a size that has a plan at once, as transforms without one take longer than planning, and in its
-# second call: of lines, Zen 4 and 5, and of several axes, Zen 5
+# second call, of lines; Zen 4 and 5
 AT_ONCE, AT_SECOND = 1 << 17, 1 << 14
-AXES_AT_ONCE, AXES_AT_SECOND = 1 << 20, 1 << 18
+# Elements of several axes that are transformed without a plan in the time that one takes, and calls of small
+# sizes in which they are, whose plans take less; Zen 5
+PLANNED, MOST_CALLS = 1 << 19, 16
 FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
@@ -151,8 +154,9 @@ def _is_new(
         return is_new_with_such_taps(n, taps, x.dtype.char)
     elements = math.prod([max(n, k) for n, k in zip(x.shape, w.shape, strict=True)])
     key = x.shape, w.shape, x.dtype.char, w.dtype.char, *convolved, *wanted, method
-    sizes = (AT_ONCE, AT_SECOND) if len(convolved) == 1 else (AXES_AT_ONCE, AXES_AT_SECOND)
-    return is_new(key, calls_by_size(elements, *sizes))
+    if len(convolved) > 1:
+        return is_new(key, min(MOST_CALLS, -(-PLANNED // elements)))
+    return is_new(key, calls_by_size(elements, AT_ONCE, AT_SECOND))
 
 
 def real_parts(array: np.ndarray, axis: int) -> np.ndarray:
@@ -215,7 +219,8 @@ def _made(
     if method == "auto" and not finite:
         method = "direct"
     try:
-        return choose.choose_plan(problem, "cpu", limits_of_method(method))
+        with searching_later():
+            return choose.choose_plan(problem, "cpu", limits_of_method(method))
     except Unsupported:
         return None
 

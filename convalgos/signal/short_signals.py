@@ -25,6 +25,7 @@ LONGEST = 2048  # elements of two 1-D arrays together,
 PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
+COMPLEX_BYTES = 5 << 20  # bytes of the products of lines one of which is complex, which BLAS sums; Zen 5
 TAPS = 10  # elements of the smaller one of two arrays of several axes
 DOTS = 8  # outputs that are no more than dot products
 # Elements of a result of real numbers that is transformed whole, and of a complex one of one, two, three axes
@@ -164,14 +165,22 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
         return _by_taps(x, w, mode)
     if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
         return np.convolve(x, w, "valid")
-    most = PRODUCTS if x.dtype.kind == w.dtype.kind == "f" else OTHER_PRODUCTS
-    longer = x.size + w.size > LONGEST and not is_tiny_line(x, w)
-    if products_summed(x.shape, w.shape, mode) > (LONG_PRODUCTS if longer else most):
+    if products_summed(x.shape, w.shape, mode) > _most_products(x, w):
         return None
-    if mode != "same":
-        y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of "full" and "valid"
+    if mode != "same" or x.size >= w.size:
+        y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of its modes
         return y
     return np.convolve(x, w)[_crop(mode, x.size, w.size)].copy()
+
+
+def _most_products(x: np.ndarray, w: np.ndarray) -> int:
+    """Up to which nothing is faster than NumPy's sums of two lines."""
+    kinds = x.dtype.kind + w.dtype.kind
+    if "c" in kinds and kinds != "cc":
+        return COMPLEX_BYTES // np.result_type(x, w).itemsize
+    if x.size + w.size > LONGEST and not is_tiny_line(x, w):
+        return LONG_PRODUCTS
+    return PRODUCTS if kinds == "ff" else OTHER_PRODUCTS
 
 
 def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:

@@ -16,7 +16,14 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.booleans import convolved_booleans
-from convalgos.signal.mixed_types import NUMBERS, are_booleans, halves_widened, listed_array, promoted_type
+from convalgos.signal.mixed_types import (
+    HALVES,
+    NUMBERS,
+    are_booleans,
+    halves_widened,
+    listed_array,
+    promoted_type,
+)
 from convalgos.signal.modes import MODES, MOST_AXES, larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_new
 from convalgos.signal.size_cache import UNKNOWN
@@ -38,7 +45,6 @@ FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 3 << 13  # the same of images with borders; Zen 5
 FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
-HALVES = frozenset(("ee", "eb", "eB", "e?", "be", "Be", "?e"))  # types of these
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
 FILLS = (int, float, complex)
@@ -64,6 +70,7 @@ def small_bordered(correlates: bool) -> Callable[[Function], Function]:
                 if (
                     type(in1) is type(in2) is np.ndarray
                     and in1.ndim == in2.ndim == 2
+                    and in1.size
                     and _are_few(in1, in2, mode, TINY)
                 ):
                     return getattr(scipy.signal, function.__name__)(in1, in2, mode, boundary, fillvalue)
@@ -187,9 +194,11 @@ def _called(
     if w.dtype is not dtype:
         w = w.astype(dtype)
     if known.taps is not None:
-        if dtype.kind in "fc" and not math.isfinite(np.vdot(w, w).real):
+        if not _is_finite(w):
             return None  # what is not finite would spread from zeros
         w = w[known.taps]
+    if known.swapped and make is _unbordered and options[0] == "same" and not _is_finite(x):
+        return None  # nor do SciPy's sums spread it from zeros
     if correlates and dtype.kind == "c":
         if known.swapped and make is _bordered:
             x = x.conj()  # as SciPy does, which swaps first
@@ -199,6 +208,11 @@ def _called(
         x, w = np.flip(w) if correlates else w, x
     y: np.ndarray | None = known.call(known.address, _rows(x), _rows(w), np.empty(known.shape, dtype))
     return y
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    """Whether all numbers are finite, and no square of theirs is infinite."""
+    return x.dtype.kind not in "fc" or math.isfinite(np.vdot(x, x).real)
 
 
 def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mode: str) -> bool:

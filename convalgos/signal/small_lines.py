@@ -131,6 +131,8 @@ def _in_common(
         if mixed is None:
             return None
         b, x, wide = mixed
+    if wide.kind not in "fc":
+        return None  # which SciPy refuses
     if divisor != 1:
         if not divisor:
             return None

@@ -126,8 +126,10 @@ class BackwardData(ByForward):
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
         if problem.is_empty:
             return 0.0
-        phases = sum(count for _, count in self.kinds(problem))
-        rotated = rotation_seconds(problem, phases, machine, self._together(problem))
+        found = self.subproblems(problem)
+        phases = sum(len(p.phases) for p in found if p.forward)
+        filled = self._together(problem) and not found[0].are_alike
+        rotated = rotation_seconds(problem, phases, machine, filled)
         return super().prepare_cost(problem, machine) + rotated
 
     def filter_bytes(self, problem: ConvProblem) -> int:

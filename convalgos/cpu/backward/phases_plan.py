@@ -85,6 +85,7 @@ class PhasesPlan(BoundParts):
         self._as_views = [plan is None or plan.takes_views for plan in self._plans]
         any_order = all(plan is None or plan.any_order for plan in self._plans)
         self.any_order = any_order and has_views(found, problem)
+        self._rotates = not (has_views(found, problem) and any(self._as_views))
         first = 2 if problem.layout == "channels_first" else 1
         self._reads = [p.whole.reads(problem.spatial_out, first) if p.forward else None for p in found]
         self._writes = [p.whole.writes(problem.stride, first) if spread else () for p in found]
@@ -116,6 +117,10 @@ class PhasesPlan(BoundParts):
             for part, plan in zip(self._subproblems, self._plans, strict=True)
         )
         return FilterForm.of(self.problem, *forms)
+
+    def takes_as_it_lies(self, w: np.ndarray) -> bool:
+        rotated = self._rotates and w.flags.aligned and w.dtype.isnative
+        return rotated or super().takes_as_it_lies(w)
 
     def prepare_filter(self, w: np.ndarray) -> list[Any]:
         rotated = filters_of(self._subproblems, w, self.problem.groups, self._as_views)

@@ -20,7 +20,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.backward.polyphase import Phase, phases
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.backward.filter_rotation import rotated_filters
+from convalgos.cpu.backward.filter_rotation import rotated_filters, rotated_together
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class Subproblem:
     @property
     def forward(self) -> ConvProblem | None:
         return self.whole.forward
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all phases have all taps of its kernel, so that none of these are zeros."""
+        first, kernel = _first_rows(self.whole), self.whole.forward and self.whole.forward.kernel
+        return all(p.forward and p.forward.kernel == kernel and _first_rows(p) == first for p in self.phases)
 
     @property
     def filter_taps(self) -> tuple[Any, ...]:
@@ -68,36 +74,37 @@ def filters_of(
     Args:
         as_views: for which of them a view of w will do, where there is one.
     """
+    if len(found[0].phases) > 1:  # which are all
+        return [_filters_together(found[0], w)]
     if not _has_views(found, w.shape, groups, w.itemsize):
         as_views = None
     if as_views is None and len(found) == len(found[0].phases) == 1:
         return rotated_filters(found[0].phases, w, groups) if found[0].forward else [None]  # type: ignore[return-value]
     views = as_views or (False,) * len(found)
-    copied = [child for child, view in zip(found, views, strict=True) if not view]
-    rotated = iter(rotated_filters([p for child in copied for p in child.phases if p.forward], w, groups))
+    copied = [child.whole for child, view in zip(found, views, strict=True) if not view]
+    rotated = iter(rotated_filters([phase for phase in copied if phase.forward], w, groups))
     filters: list[np.ndarray | None] = []
     for child, view in zip(found, views, strict=True):
-        if len(child.phases) > 1:
-            apart = {p: next(rotated) for p in child.phases if p.forward}
-            filters.append(_filters_together(child, apart))
-        elif not child.whole.forward:
+        if not child.whole.forward:
             filters.append(None)
         else:
             filters.append(child.whole.filter(w, groups) if view else next(rotated))
     return filters
 
 
-def _filters_together(child: Subproblem, apart: dict[Phase, np.ndarray]) -> np.ndarray:
+def _filters_together(child: Subproblem, w: np.ndarray) -> np.ndarray:
     """The filters of all phases of a sub-problem, side by side; zeros are the taps that a phase has not."""
     assert child.forward
-    some = apart[child.phases[0]]  # (C, K, *taps)
-    together = np.zeros((len(child.phases), *some.shape[:2], *child.forward.kernel), some.dtype)
-    first = _first_rows(child.whole)
-    for phase, part in zip(child.phases, together, strict=True):
+    if child.are_alike and w.itemsize >= 4:
+        return rotated_together(child.phases, w)
+    first, kernel = _first_rows(child.whole), child.forward.kernel
+    apart = rotated_filters(child.phases, w, 1)  # (C, K, *taps) of each phase
+    together = np.zeros((len(child.phases), *apart[0].shape[:2], *kernel), w.dtype)
+    for phase, part, filters in zip(child.phases, together, apart, strict=True):
         assert phase.forward
         steps = zip(_first_rows(phase), first, phase.forward.kernel, child.forward.dilation, strict=True)
         taps = tuple(slice((a - b) // d, (a - b) // d + n) for a, b, n, d in steps)
-        part[(slice(None), slice(None), *taps)] = apart[phase]
+        part[(slice(None), slice(None), *taps)] = filters
     return together.reshape(child.forward.w_shape)
 
 

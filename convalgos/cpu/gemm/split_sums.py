@@ -56,7 +56,7 @@ class SplitSums(SingleThreaded, Algorithm):
         return least_split_seconds(problem, machine, self.form)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        split = packing_seconds(self.filter_bytes(problem), self.form.packing)
+        split = packing_seconds(self.filter_bytes(problem), machine, self.form.packing)
         return super().prepare_cost(problem, machine) + split
 
     def filter_bytes(self, problem: ConvProblem) -> int:

@@ -16,7 +16,8 @@ from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.machine import cache_sizes, vector_bytes
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.spectral import engines, kernels
+from convalgos.cpu.spectral import kernels
+from convalgos.cpu.spectral.lengths import fast_length, is_no_slower, spectrum_size
 from convalgos.cpu.vectors import simd
 
 PRODUCT_TILES = {64: (4, 2), 32: (2, 2), 16: (2, 1)}  # vector bytes -> filters x blocks in registers
@@ -66,11 +67,11 @@ def blocked_axis(problem: ConvProblem, dimension: int, length: int | None) -> Bl
         if problem.boundary[dimension] == ZERO:
             first = min(max(0, -((a - low) // stride)) for a in phases)
             end = min(needed, max((size - 1 + low - a) // stride + 1 for a in phases))
-        length = engines.fast_length(max(end, needed - first, out, taps))
+        length = fast_length(max(end, needed - first, out, taps))
         # What goes round is what a block does by itself, where both go round alike.
         period = size // stride
         goes_round = problem.boundary[dimension] == "wrap" and size % stride == 0
-        if goes_round and period >= max(out, taps) and engines.is_no_slower(period, length):
+        if goes_round and period >= max(out, taps) and is_no_slower(period, length):
             length = period
     elif length - taps + 1 < out:
         step = length - taps + 1
@@ -92,7 +93,7 @@ class FftBlocking:
     @cached_attribute
     def vectors(self) -> int:
         """Vectors of frequencies of a plane, each with its real and imaginary parts."""
-        return -(-engines.spectrum_size(self.lengths) // simd.lanes(self.problem.itemsize))
+        return -(-spectrum_size(self.lengths) // simd.lanes(self.problem.itemsize))
 
     @cached_attribute
     def plane(self) -> int:

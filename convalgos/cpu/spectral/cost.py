@@ -14,7 +14,6 @@ from itertools import product
 from convalgos.core.machine import Machine
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.threads import cached_by_threads
-from convalgos.cpu.spectral import engines
 from convalgos.cpu.spectral.blocking import (
     BlockedAxis,
     ChunkSchedule,
@@ -22,6 +21,7 @@ from convalgos.cpu.spectral.blocking import (
     blocked_axis,
     chunk_schedule,
 )
+from convalgos.cpu.spectral.lengths import spectrum_size, speed
 
 FILTER_LIMIT = 256 << 20  # bytes of a filter's spectrum, beyond which no one would want it
 SHORTEST, LONGEST = 2, 16  # FFT lengths that are tried for blocks, as multiples of the kernel
@@ -135,7 +135,7 @@ def spectral_seconds(cut: FftBlocking, engine: str, machine: Machine) -> float:
     transform = _transform_seconds(cut, engine, peak, machine)
     forward = cut.blocks * p.groups * cut.channels  # transforms
     inverse = cut.blocks * p.K
-    multiplied = 8.0 * inverse * cut.channels * engines.spectrum_size(cut.lengths)  # flops
+    multiplied = 8.0 * inverse * cut.channels * spectrum_size(cut.lengths)  # flops
     there, back = forward * transform, inverse * transform
     products = multiplied / (peak * PRODUCT_RATE)
     # work can only be shared out in whole units
@@ -289,7 +289,7 @@ def _transform_seconds(cut: FftBlocking, engine: str, peak: float, machine: Mach
     size = math.prod(cut.lengths)
     several = sum(n > 1 for n in cut.lengths) > 1
     rate = _rate(cut.problem, engine, machine, several, cut.plane_bytes)
-    rate *= peak * min(engines.speed(n) for n in cut.lengths)
+    rate *= peak * min(speed(n) for n in cut.lengths)
     return FFT_CALL + 2.5 * size * math.log2(size + 1) / rate
 
 

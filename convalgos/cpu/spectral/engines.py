@@ -6,10 +6,10 @@ Python object stands between. pyFFTW's own objects hold their arrays, must not b
 interpreter's lock around every call. MKL exports the same names, so both engines are one code.
 
 FFTW measures its plans of `MEASURED_SIZES` elements. That takes about a tenth of a second and makes it up to
-three times as fast, as its estimate ignores the caches. The search is pruned: in full it takes seven times as
-long and finds what is 5 % faster (36 shapes, Zen 5). What it learned, its wisdom, is kept in the user's cache
-folder. Its wheel holds FFTW 3.3.5 with SSE2 and AVX code only. Source: Frigo and Johnson 2005, "The design
-and implementation of FFTW3".
+three times as fast, as its estimate ignores the caches; where sizes may come once, it waits
+(`later_search`). The search is pruned: in full it takes seven times as long and finds what is 5 % faster (36
+shapes, Zen 5). What it learned, its wisdom, is kept in the user's cache folder. Its wheel holds FFTW 3.3.5
+with SSE2 and AVX code only. Source: Frigo and Johnson 2005, "The design and implementation of FFTW3".
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import ctypes
 import functools
 import importlib.machinery
 import importlib.util
-import math
 import os
 import tempfile
 import threading
+import time
 import weakref
-from bisect import bisect_left
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +41,11 @@ from convalgos.core.cache_files import (
 )
 from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
+from convalgos.core.later_search import searches_later
 from convalgos.core.library_record import keep_called, was_called
 from convalgos.core.machine import fingerprint
 from convalgos.cpu.runtime import mkl
+from convalgos.cpu.spectral.lengths import longer_lengths, spectrum_size
 
 NO_FUNCTIONS = "pyfftw is there, but the FFTW functions inside could not be found"
 ENGINES = {"fftw": "pyfftw", "mkl": "mkl"}  # and the module that brings the library
@@ -55,15 +55,12 @@ PREFIX = {"float32": "fftwf", "float64": "fftw"}
 MEASURED_SIZES = range(1024, 1 << 17)
 PLANNING_SECONDS = 0.5  # of one direction, after which FFTW estimates
 MEASURE, ESTIMATE, DIRECT, PRUNE, WISDOM_ONLY = 0, 1 << 6, 1 << 12, 1 << 20, 1 << 21  # FFTW's flags
+# Times as long as FFTW takes to estimate, of runs by its estimates, after which the search, of 15 to 50 times
+# that (30 in the middle of 40 shapes, Zen 5), is worth it: in all, one never takes twice as long as needed.
+WORTH = 60
 # Elements of rows for which pruning leaves a single plan, up to 1.3 times as slow as those that are found
 # where no passes over memory only move elements (Zen 5)
 UNROLLED = 128
-
-# Speed of a length by how often 2 divides it, relative to a power of two. Measured over the lengths up to
-# 4096 and in squares and cubes, on both engines (Zen 5): odd lengths have no fast real transform at all.
-LENGTH_BITS = 48  # bits of a length, more than memory has room for
-SPEED_BY_TWOS = (0.3, 0.6, 0.75, 0.85, 0.95)
-ODD_PARTS = [m for m in (3**a * 5**b * 7**c for a, b, c in product(range(6), range(5), range(4))) if m < 700]
 
 _lock = guarded(threading.RLock())  # FFTW's planner and its wisdom belong to one thread at a time
 
@@ -74,64 +71,86 @@ class Transform:
     `forward` turns reals of some lengths, in rows of `strides(lengths)`, into `spectrum_size` complex numbers
     in the same place; `inverse` is the way back, times the product of the lengths. Arrays start on a cache
     line.
+
+    Made to search `later`, it has FFTW's estimates until runs have taken as long as the search is worth; the
+    plans that it had before then stay valid.
     """
 
-    def __init__(self, engine: str, dtype: str, lengths: tuple[int, ...]):
-        prefix = PREFIX[dtype]
+    def __init__(self, engine: str, dtype: str, lengths: tuple[int, ...], later: bool = False):
+        self._engine, self._dtype, self._lengths = engine, dtype, lengths
+        self._prefix = PREFIX[dtype]
         library = _library(engine)
         if library is None:  # though it was known to be there
             raise RuntimeError(f"{engine} can no longer be loaded; was its package changed?")
-        shape = longer_lengths(lengths)
-        plane = aligned_zeros(2 * spectrum_size(lengths), dtype)
-        measured = engine == "fftw" and plane.size in MEASURED_SIZES
-        sizes = (ctypes.c_int * len(shape))(*shape)
+        self._library = library
+        self._measures = engine == "fftw" and 2 * spectrum_size(lengths) in MEASURED_SIZES
+        began = time.perf_counter()
+        self._plan(later)
+        self._left = WORTH * (time.perf_counter() - began)  # seconds of runs until the search is worth it
+        self.execute_forward = _address(library, f"{self._prefix}_execute_dft_r2c")
+        self.execute_inverse = _address(library, f"{self._prefix}_execute_dft_c2r")
 
-        search = MEASURE | (DIRECT if shape[-1] == UNROLLED else PRUNE)
+    def ran(self, seconds: float) -> None:
+        """Count a run of so many seconds with estimated plans, and search if such runs have paid for it."""
+        self._left -= seconds
+        if self._left <= 0:
+            self.settle()
 
-        def planned(name: str) -> int:
-            address: int
-            plan = _function(library, f"{prefix}_plan_dft_{name}", *PLAN_ARGUMENTS, result=ctypes.c_void_p)
-            given = len(shape), sizes, plane.ctypes.data, plane.ctypes.data
-            if measured:
-                address = plan(*given, search | WISDOM_ONLY)
-                if not address:
-                    address = plan(*given, search)
-                    news.append(name)
-            else:
-                address = plan(*given, ESTIMATE)
-            if not address:
-                raise RuntimeError(f"{engine} has no {name} plan for lengths {shape}")
-            destroy = _function(library, f"{prefix}_destroy_plan", ctypes.c_void_p)
-            weakref.finalize(self, _destroy, destroy, address).atexit = False
-            return address
+    def settle(self) -> None:
+        """Search for the plans now, where that is left to do."""
+        if not self.is_settled:
+            with _lock:
+                if not self.is_settled:
+                    self._plan(False)
 
-        news: list[str] = []
+    def _plan(self, later: bool) -> None:
+        plane = aligned_zeros(2 * spectrum_size(self._lengths), self._dtype)
         with _lock:
-            if measured:
-                learn_wisdom(prefix)
-            _function(library, f"{prefix}_plan_with_nthreads", ctypes.c_int)(1)  # the threads are ours
-            set_limit = _function(library, f"{prefix}_set_timelimit", ctypes.c_double)
+            if self._measures:
+                learn_wisdom(self._prefix)
+            one_thread = _function(self._library, f"{self._prefix}_plan_with_nthreads", ctypes.c_int)
+            one_thread(1)  # the threads are ours
+            set_limit = _function(self._library, f"{self._prefix}_set_timelimit", ctypes.c_double)
             set_limit(PLANNING_SECONDS)
             try:
-                self.forward = planned("r2c")
-                self.inverse = planned("c2r")
+                (self.forward, known), (self.inverse, also) = (
+                    self._planned(name, plane.ctypes.data, later) for name in ("r2c", "c2r")
+                )
             finally:
                 set_limit(-1.0)
-            if news:
-                keep_wisdom(prefix)
-        self.execute_forward = _address(library, f"{prefix}_execute_dft_r2c")
-        self.execute_inverse = _address(library, f"{prefix}_execute_dft_c2r")
+            self.is_settled = (known and also) or not (self._measures and later)
+            if self._measures and not later and not (known and also):
+                keep_wisdom(self._prefix)
+
+    def _planned(self, name: str, plane: int, later: bool) -> tuple[int, bool]:
+        """The address of a plan, and whether wisdom told it."""
+        shape = longer_lengths(self._lengths)
+        plan = _function(
+            self._library, f"{self._prefix}_plan_dft_{name}", *PLAN_ARGUMENTS, result=ctypes.c_void_p
+        )
+        given = len(shape), (ctypes.c_int * len(shape))(*shape), plane, plane
+        search = MEASURE | (DIRECT if shape[-1] == UNROLLED else PRUNE)
+        known: int = plan(*given, search | WISDOM_ONLY) if self._measures else 0
+        address = known or plan(*given, search if self._measures and not later else ESTIMATE)
+        if not address:
+            raise RuntimeError(f"{self._engine} has no {name} plan for lengths {shape}")
+        destroy = _function(self._library, f"{self._prefix}_destroy_plan", ctypes.c_void_p)
+        weakref.finalize(self, _destroy, destroy, address).atexit = False
+        return address, bool(known)
 
 
 @functools.lru_cache(256)
 def _transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
-    return Transform(engine, dtype, lengths)
+    return Transform(engine, dtype, lengths, later=True)
 
 
 def plan_transform(engine: str, dtype: str, lengths: tuple[int, ...]) -> Transform:
     """The plans of an engine for some lengths, made once. Who executes them keeps the result alive."""
     with _lock:
-        return _transform(engine, dtype, lengths)
+        found = _transform(engine, dtype, lengths)
+    if not searches_later():
+        found.settle()
+    return found
 
 
 def why_not_engine(engine: str) -> str | None:
@@ -144,64 +163,6 @@ def why_not_engine(engine: str) -> str | None:
     if (path is not None and was_called(path)) or _library(engine):
         return None
     return NO_FUNCTIONS
-
-
-# --- lengths ---------------------------------------------------------------------------------
-
-
-def longer_lengths(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Without dimensions of length 1, which would only make the others slower."""
-    return tuple(n for n in lengths if n > 1) or (1,)
-
-
-def spectrum_size(lengths: tuple[int, ...]) -> int:
-    """Complex elements of the spectrum."""
-    *others, last = longer_lengths(lengths)
-    return math.prod(others) * (last // 2 + 1)
-
-
-def strides(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements between neighbours in each dimension of a plane; rows have room for one frequency more."""
-    last = max((i for i, n in enumerate(lengths) if n > 1), default=len(lengths) - 1)
-    room = [2 * (n // 2 + 1) if i == last else n for i, n in enumerate(lengths)]
-    return tuple(math.prod(room[i + 1 :]) for i in range(len(lengths)))
-
-
-def speed(length: int) -> float:
-    """How fast a length is transformed, relative to a power of two of its size."""
-    if length & (length - 1) == 0:
-        return 1.0
-    twos = (length & -length).bit_length() - 1
-    return SPEED_BY_TWOS[min(twos, len(SPEED_BY_TWOS) - 1)]
-
-
-def fast_length(least: int) -> int:
-    """The length of at least `least` that is transformed in the least time."""
-    lengths = _good_lengths()
-    return lengths[bisect_left(lengths, max(1, least))]
-
-
-@functools.cache
-def _good_lengths() -> list[int]:
-    """Those that no longer one outruns, in order."""
-    found, best = [], math.inf
-    for n in sorted(
-        {m << e for m in ODD_PARTS for e in range(LENGTH_BITS - m.bit_length() + 1)}, reverse=True
-    ):
-        seconds = _relative_seconds(n)
-        if seconds <= best:
-            found.append(n)
-            best = seconds
-    return found[::-1]
-
-
-def _relative_seconds(length: int) -> float:
-    return length * math.log2(length) / speed(length) if length > 3 else 0.0
-
-
-def is_no_slower(length: int, than: int) -> bool:
-    """Whether a length has small factors only, and is transformed as fast as another."""
-    return 210**LENGTH_BITS % length == 0 and _relative_seconds(length) <= _relative_seconds(than)
 
 
 # --- wisdom ----------------------------------------------------------------------------------

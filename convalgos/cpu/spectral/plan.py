@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
+from convalgos.core.bound_run import BoundRun
 from convalgos.core.boundaries import source_indices
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
@@ -18,6 +20,7 @@ from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.cpu.spectral import engines, products
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.spectral.blocking import FftBlocking, chunk_schedule
+from convalgos.cpu.spectral.lengths import strides
 from convalgos.cpu.vectors import simd
 
 FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of at a time
@@ -106,6 +109,26 @@ class SpectraPlan(KernelPlan):
             jit.launch(spectral_kernels.pack_spectra(size, lanes, cut.parts), record.ctypes.data, tasks)
         return packed
 
+    def run(
+        self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
+        workspace: Any,
+    ) -> None:  # fmt: skip
+        if self._transform.is_settled:
+            super().run(x, w, bias, activation, y, workspace)
+            return
+        began = time.perf_counter()
+        super().run(x, w, bias, activation, y, workspace)
+        self._transform.ran(time.perf_counter() - began)
+
+    def bind(self, *arguments: Any, **options: Any) -> BoundRun:
+        self._transform.settle()  # of its runs none is counted
+        return super().bind(*arguments, **options)
+
+    def _set_run(self, *arguments: Any) -> Any:
+        record = super()._set_run(*arguments)
+        record.transform, record.inverse = self._transform.forward, self._transform.inverse
+        return record
+
     def _set_steps(self, arguments: Any, name: str, array: np.ndarray) -> None:
         steps = [step // array.itemsize for step in array.strides]
         if self.problem.layout == "channels_last":
@@ -117,9 +140,9 @@ class SpectraPlan(KernelPlan):
     def _transform_values(self) -> dict[str, Any]:
         """What the transforms of x and of w have in common."""
         lengths = self._cut.lengths
-        strides = engines.strides(lengths)
+        steps = strides(lengths)
         return {f"length_{name}": n for name, n in zip("dhw", lengths, strict=True)} | {
-            "plane": self._cut.plane, "plane_d": strides[0], "plane_h": strides[1],
+            "plane": self._cut.plane, "plane_d": steps[0], "plane_h": steps[1],
             "transform": self._transform.forward, "execute_forward": self._transform.execute_forward,
         }  # fmt: skip
 

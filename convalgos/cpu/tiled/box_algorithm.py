@@ -27,7 +27,7 @@ class TiledAlgorithm(Algorithm):
         return machine.launch if problem.is_empty else self._schedule(problem).seconds(machine)
 
     def prepare_cost(self, problem: ConvProblem, machine: Machine) -> float:
-        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds
+        return 0.0 if problem.is_empty else self._schedule(problem).prepare_seconds(machine)
 
     def filter_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else problem.groups * self._schedule(problem).u_bytes

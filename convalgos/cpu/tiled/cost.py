@@ -282,8 +282,7 @@ class BoxSchedule(BoxSizes):
         """The part of these bytes that comes from the last cache, in tiles of so many points."""
         return MISSING * points
 
-    @property
-    def prepare_seconds(self) -> float:
+    def prepare_seconds(self, machine: Machine) -> float:
         """Predicted time to transform the filter."""
-        transformed = packing_seconds(self.problem.groups * self.u_bytes, self.preparing)
-        return packing_seconds(self.problem.w_bytes, PREPARE) + transformed
+        transformed = packing_seconds(self.problem.groups * self.u_bytes, machine, self.preparing)
+        return packing_seconds(self.problem.w_bytes, machine, PREPARE) + transformed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class GpuMachine:
     source: str = "read from the driver"
     measured: tuple[tuple[str, float], ...] = ()  # (constant of a cost model, value); see `gpu.measured`
     measured_on: str = ""  # 2026-11-30
+    packing_pace: ClassVar[float] = 1.0  # as `Machine`'s, which nobody timed on a GPU
 
     def constant(self, name: str, estimate: float) -> float:
         """A constant of a cost model, "file.NAME": as measured on GPUs of this kind, or the estimate."""
