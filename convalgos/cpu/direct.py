@@ -26,7 +26,15 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
+from convalgos.cpu.gemm import (
+    blocked_plan,
+    dealt_panels,
+    gemv,
+    matrix_rows,
+    packed_blocking,
+    packed_plan,
+    panels,
+)
 from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
 from convalgos.cpu.gemm.blocking import (
@@ -263,11 +271,14 @@ class InBlocks:
         return blocked_plan.BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
 
 
-FEW_OUTPUTS, NEIGHBOURS, BLOCKS, IN_BLOCKS = gemv.FewOutputs(), Neighbours(), TabledBlocks(), InBlocks()
+FEW_OUTPUTS, MATRIX_ROWS = gemv.FewOutputs(), matrix_rows.MatrixRows()
+NEIGHBOURS, BLOCKS, IN_BLOCKS = Neighbours(), TabledBlocks(), InBlocks()
 
 
 def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
+    if matrix_rows.is_matrix(problem):
+        return MATRIX_ROWS
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS
     if lies_in_blocks(problem):

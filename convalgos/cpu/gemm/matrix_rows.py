@@ -1,0 +1,290 @@
+"""Products of rows of inputs by a matrix of filters: fully connected layers of a batch, and other 1x1 layers
+whose inputs lie in rows of neighbours.
+
+A tile of rows by a panel of filters is summed in registers, from rows that are read where they lie, and is
+stored in y with bias, residual and limits. Threads share the panels, or the rows of a panel where there are
+few of them; the filters of a panel stay in L2 for all rows.
+
+Source: the register tile of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
+(2008), without the packing of the rows, which few filters do not pay for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from convalgos.core.algorithm import Algorithm
+from convalgos.core.epilogue import KINDS
+from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.prepared_filter import FilterForm
+from convalgos.core.problem import ConvProblem
+from convalgos.cpu.gemm import dealt_panels, packed_blocking, panel_packing
+from convalgos.cpu.gemm.blocked_cut import tile_cycles
+from convalgos.cpu.gemm.register_finish import RegisterFinish
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.filter_reads import reading_seconds
+from convalgos.cpu.runtime.plan import CALL, arguments
+from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
+from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors.activations import activate
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
+
+CLIP = KINDS["clip"].code
+LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
+MOST_ROWS = 128  # with more, pixels are packed or found through a table
+USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
+AHEAD = 4096  # bytes of filters that are asked for before they are read
+ROOM = 0.5  # of L2, for the filters of a pass
+
+MATRIX_ROWS_ARGUMENTS = arguments(
+    "size rows x_n y_n filters taps chunk lanes vectors panels tiles tall kernels tasks unlimited limits adds"
+)
+
+
+@emitter
+def row_tile(
+    v: Vec, ROWS: int, VECTORS: int, x: Value, x_row: Value, w: Value, taps: Value, begin: Value, y: Value,
+    y_row: Value, last: Value, bias: Value, added: Value, limits: Value,
+) -> None:  # fmt: skip
+    """y[i][:] = start + sum_t x[i][t] * w[t][:], for i < ROWS, and that within two `limits`, low and high.
+
+    w: (taps, VECTORS*lanes); rows are x_row and y_row elements apart, and of the last vector of y there are
+    `last` elements. The sums start with the bias, where `begin` is 2 with the bias and what lies like y from
+    `added` on, and where it is 0 with what y holds.
+    """
+    filters, inside = v.pointer(w), v.mask(last)
+    inputs = [v.at(v.pointer(x), v.imul(x_row, i)) for i in range(ROWS)]
+    outputs = [v.imul(y_row, i) for i in range(ROWS)]
+    sums = [[v.register(v.zero()) for _ in range(VECTORS)] for _ in range(ROWS)]
+
+    def places(base: Value) -> list[list[Value]]:
+        """What lies like y, from an address on, as vectors."""
+        whole = range(VECTORS - 1)
+        rows = [v.at(v.pointer(base), row) for row in outputs]
+        ends = [v.load_masked(row, (VECTORS - 1) * v.lanes, inside) for row in rows]
+        return [
+            [*(v.load(row, j * v.lanes) for j in whole), end] for row, end in zip(rows, ends, strict=True)
+        ]
+
+    with v.choose(v.isub(begin, 1)) as (fresh, further):
+        with fresh:
+            for j in range(VECTORS):
+                first = v.load(v.pointer(bias), j * v.lanes)
+                for row in sums:
+                    row[j].set(first)
+        with further:
+            for row, values in zip(sums, places(y), strict=True):
+                for total, value in zip(row, values, strict=True):
+                    total.set(value)
+    with v.within(v.isub(begin, 2), 1):
+        for row, values in zip(sums, places(added), strict=True):
+            for total, value in zip(row, values, strict=True):
+                total.set(v.fadd(total.value, value))
+    with v.loop(taps) as t:
+        tap = v.at(filters, v.imul(t, VECTORS * v.lanes))
+        weights = [v.load(tap, j * v.lanes) for j in range(VECTORS)]
+        for j in range(VECTORS):
+            v.prefetch(tap, AHEAD // v.size + j * v.lanes, near=True)
+        for row, input_ in zip(sums, inputs, strict=True):
+            value = v.broadcast(input_, t)
+            for total, weight in zip(row, weights, strict=True):
+                total.set(v.fma(value, weight, total.value))
+    low, high = (v.broadcast(v.pointer(limits), i) for i in (0, 1))
+    for row, output in zip(sums, outputs, strict=True):
+        to = v.at(v.pointer(y), output)
+        values = [activate(v, CLIP, total.value, low, high) for total in row]
+        for j, value in enumerate(values[:-1]):
+            v.store(value, to, j * v.lanes)
+        v.store_masked(values[-1], to, (VECTORS - 1) * v.lanes, inside)
+
+
+@jit.specialise
+def sum_row_tile(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> jit.Kernel:
+    """`row_tile`."""
+
+    def sum_row_tile(
+        x: int, x_row: int, w: int, taps: int, begin: int, y: int, y_row: int, last: int, bias: int,
+        added: int, limits: int,
+    ) -> None:  # fmt: skip
+        row_tile(SIZE, LANES, ROWS, VECTORS, x, x_row, w, taps, begin, y, y_row, last, bias, added, limits)
+
+    return sum_row_tile
+
+
+@jit.specialise
+def multiply_matrix_rows() -> jit.Kernel:
+    """Panels of filters x tiles of rows, in this order, dealt to the tasks in equal runs."""
+
+    def multiply_matrix_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, MATRIX_ROWS_ARGUMENTS)[0]
+        units = a.panels * a.tiles
+        unit, end = units * task // a.tasks, units * (task + 1) // a.tasks
+        while unit < end:
+            panel = unit // a.tiles
+            stop = min(end, (panel + 1) * a.tiles)
+            multiply_panel(a, panel, unit - panel * a.tiles, stop - panel * a.tiles)
+            unit = stop
+
+    return multiply_matrix_rows
+
+
+@jit.helper
+def multiply_panel(a: Any, panel: int, begin: int, end: int) -> None:
+    """Some of the tiles of rows by a panel of filters, in passes of `chunk` taps."""
+    first = a.vectors * panel // a.panels
+    count = a.vectors * (panel + 1) // a.panels - first
+    k = first * a.lanes
+    last = min(a.lanes, a.filters - k - (count - 1) * a.lanes)
+    width = (count - 1) * a.lanes + last
+    kernel = carray(pointer(a.kernels), 4, np.int64)
+    narrow = 0 if count * a.panels >= a.vectors else 2
+    w, bias = a.w + k * a.taps * a.size, a.bias + k * a.size
+    tap = 0
+    while tap < a.taps:
+        taps = min(a.chunk, a.taps - tap)
+        start, limits = 1 + a.adds if tap == 0 else 0, a.unlimited
+        ends = tap + taps == a.taps
+        if ends:
+            limits = a.unlimited + 2 * a.size if a.relu else a.limits
+        for tile in range(begin, end):
+            row = a.rows * tile // a.tiles
+            rows = a.rows * (tile + 1) // a.tiles - row
+            y = a.y + (row * a.y_n + k) * a.size
+            call(
+                kernel[narrow + (rows < a.tall)],
+                (
+                    a.x + (row * a.x_n + tap) * a.size, a.x_n, w + tap * count * a.lanes * a.size, taps,
+                    start, y, a.y_n, last, bias, y + a.residual, limits,
+                ),
+            )  # fmt: skip
+            if ends and a.finish:
+                for i in range(rows):
+                    run = y + i * a.y_n * a.size
+                    call(a.finish, (run, 0, run, width, a.finish_numbers))
+        tap += taps
+
+
+@dataclass(frozen=True)
+class MatrixRowsCut(dealt_panels.DealtPanels):
+    """How the product is cut."""
+
+    problem: ConvProblem  # the 3-D view
+    panels: int
+    tiles: int  # of all rows
+    tasks: int
+
+    @property
+    def tall(self) -> int:
+        """Rows of the higher tiles; others have one less."""
+        return -(-self.problem.gemm_m // self.tiles)
+
+    @property
+    def chunk(self) -> int:
+        """Taps of a pass."""
+        p = self.problem
+        most = max(1, int(ROOM * cache_sizes()[1]) // (self.panel * p.itemsize))
+        return -(-p.gemm_k // -(-p.gemm_k // most))
+
+    @property
+    def cycles(self) -> float:
+        """Of the busiest task."""
+        p = self.problem
+        return product_cycles(p.gemm_m, p.gemm_k, self.vectors_of, self.panels, self.tiles, self.tasks)
+
+
+def product_cycles(rows: int, taps: int, vectors: int, panels: int, tiles: int, tasks: int) -> float:
+    """Of the first task, whose panels are the wider ones, and which has as many tiles as any."""
+    widths = dealt_panels.panel_widths(vectors, panels)
+    each = [(n * tiles, tile_cycles(rows / tiles, width, taps)) for n, width in widths if n]
+    first = -(-panels * tiles // tasks)
+    wide = min(first, each[0][0])
+    return wide * each[0][1] + (first - wide) * each[-1][1]
+
+
+def best_tiles(rows: int, taps: int, vectors: int, panels: int, tasks: int) -> tuple[float, int]:
+    """(cycles, tiles of rows): as few tiles as can be, or more that the tasks share more evenly."""
+    least = -(-rows // microkernel.REGISTER_TILES[vector_bytes()][-(-vectors // panels)])
+    tried = range(least, min(rows, least + tasks - 1) + 1)
+    return min((product_cycles(rows, taps, vectors, panels, n, tasks), n) for n in tried)
+
+
+@lru_cache(1024)
+def panels_of_filters(filters: int, taps: int, dtype_bytes: int, threads: int) -> int:
+    """Those that suit USUAL rows: for any number of rows, so that filters are packed once for all batches."""
+    vectors = -(-filters // simd.lanes(dtype_bytes))
+    counts = [-(-vectors // wide) for wide in microkernel.REGISTER_TILES[vector_bytes()]]
+    tried = {*counts, *(dealt_panels.panels_of_parts(vectors, count, threads) for count in counts)}
+    fitting = [n for n in tried if -(-vectors // n) in microkernel.REGISTER_TILES[vector_bytes()]]
+    return min(fitting, key=lambda n: (best_tiles(USUAL, taps, vectors, n, threads)[0], n))
+
+
+def is_matrix(problem: ConvProblem) -> bool:
+    """Whether inputs and outputs are rows of neighbours, few enough to be read where they lie."""
+    p = problem
+    plain = p.is_plain_product and p.groups == 1 and not p.is_empty
+    if not (plain and LEAST_ROWS <= p.gemm_m <= MOST_ROWS):
+        return False
+    single = math.prod(p.spatial_out) == 1 and p.layout == p.y_layout == "channels_first"
+    return single or p.layout == p.y_layout == "channels_last"
+
+
+@cached_by_threads(256)
+def matrix_rows_cut(problem: ConvProblem) -> MatrixRowsCut:
+    """Panels that suit any number of rows, and the tiles that suit these ones."""
+    p = problem.as_3d
+    threads = plan_threads()
+    tasks = threads if worth_sharing(p) else 1
+    panels = panels_of_filters(p.gemm_n, p.gemm_k, p.itemsize, threads)
+    tiles = best_tiles(p.gemm_m, p.gemm_k, -(-p.gemm_n // simd.lanes(p.itemsize)), panels, tasks)[1]
+    return MatrixRowsCut(p, panels, tiles, tasks)
+
+
+class MatrixRowsPlan(RegisterFinish):
+    takes_views = any_order = True
+
+    def __init__(self, problem: ConvProblem, algorithm: Algorithm):
+        self._cut = cut = matrix_rows_cut(problem)
+        p = cut.problem
+        self.strided_batch = math.prod(p.spatial_out) == 1  # else images are rows of pixels
+        size, lanes = p.itemsize, simd.lanes(p.itemsize)
+        widths, heights = (cut.vectors, cut.vectors_of // cut.panels), (cut.tall, max(1, cut.tall - 1))
+        kernels = [sum_row_tile(size, lanes, rows, n) for n in widths for rows in heights]
+        values: dict[str, int | np.ndarray] = {
+            "size": size, "rows": p.gemm_m, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k,
+            "chunk": cut.chunk, "lanes": lanes, "vectors": cut.vectors_of, "panels": cut.panels,
+            "tiles": cut.tiles, "tall": cut.tall, "kernels": np.array(kernels, np.int64), "tasks": cut.tasks,
+            **self.limit_fields(p),
+        }  # fmt: skip
+        super().__init__(
+            problem, algorithm, MATRIX_ROWS_ARGUMENTS, values, [(multiply_matrix_rows(), cut.tasks)], 0
+        )
+
+    def filter_form(self) -> FilterForm:
+        return FilterForm.of(self.problem, "rows", self._cut.panels)
+
+    def pack_filter(self, w: np.ndarray) -> np.ndarray:
+        """(panels, taps, filters of a panel)."""
+        return panel_packing.packed_panels(w.reshape(1, *w.shape[:2]), self._cut.panels)
+
+
+class MatrixRows:
+    """The form of direct convolution that reads inputs as rows of a matrix."""
+
+    def seconds(self, problem: ConvProblem, machine: Machine) -> float:
+        cut, p = matrix_rows_cut(problem), problem
+        sums = packed_blocking.seconds(cut.cycles, p, machine)
+        read = reading_seconds(p.w_bytes, p.w_bytes / cut.tasks, p.w_bytes, machine)
+        return CALL + (machine.launch if cut.tasks > 1 else 0.0) + math.hypot(sums, read)
+
+    least = seconds
+
+    def scratch_bytes(self, problem: ConvProblem) -> int:
+        return 0
+
+    def plan(self, problem: ConvProblem, algorithm: Algorithm) -> MatrixRowsPlan:
+        return MatrixRowsPlan(problem, algorithm)
