@@ -26,10 +26,9 @@ PIXELS = ["n1 c26 h2 w7 k70 r1 s1", "n3 c8 h3 w3 k33 r1 s1", "n2 c5 d2 h2 w2 k17
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("text", ROWS)
 def test_rows_of_a_batch(text, layout):
-    for dtype in ("float32", "float64"):
-        problem = ConvProblem.parse(text).replace(dtype=dtype, layout=layout)
-        assert isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
-        check(direct.Direct(), problem)
+    problem = ConvProblem.parse(text).replace(layout=layout)
+    assert isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    check(direct.Direct(), problem)
 
 
 @pytest.mark.parametrize("text", PIXELS)
@@ -99,7 +98,6 @@ def test_every_tile_is_a_kernel():
     for filters in (1, lanes, 5 * lanes + 1, 9 * lanes, 40 * lanes):
         for rows in (3, 9, 17, 64, 127):
             cut = matrix_rows.matrix_rows_cut(ConvProblem((rows, 512, 1, 1), (filters, 512, 1, 1)))
-            tiles = np.diff(rows * np.arange(cut.tiles + 1) // cut.tiles)
-            assert {*tiles} <= {cut.tall, cut.tall - 1} and tiles.min() > 0
+            assert 0 < rows - (cut.tiles - 1) * cut.tall <= cut.tall in matrix_rows.heights(cut.vectors)
             widths = np.diff(cut.vectors_of * np.arange(cut.panels + 1) // cut.panels)
             assert widths.min() > 0 and widths.max() == cut.vectors

@@ -26,15 +26,7 @@ from convalgos.core.machine import Machine
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import (
-    blocked_plan,
-    dealt_panels,
-    gemv,
-    matrix_rows,
-    packed_blocking,
-    packed_plan,
-    panels,
-)
+from convalgos.cpu.gemm import blocked_plan, dealt_panels, gemv, packed_blocking, packed_plan, panels
 from convalgos.cpu.gemm.block_copies import copy_block_images
 from convalgos.cpu.gemm.blocked_cut import blocked_cut, blocked_seconds, lies_in_blocks
 from convalgos.cpu.gemm.blocking import (
@@ -54,6 +46,7 @@ from convalgos.cpu.gemm.direct_blocking import (
     direct_blocking,
     direct_fields,
 )
+from convalgos.cpu.gemm.matrix_rows import MatrixRows, is_matrix
 from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
@@ -271,13 +264,13 @@ class InBlocks:
         return blocked_plan.BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
 
 
-FEW_OUTPUTS, MATRIX_ROWS = gemv.FewOutputs(), matrix_rows.MatrixRows()
+FEW_OUTPUTS, MATRIX_ROWS = gemv.FewOutputs(), MatrixRows()
 NEIGHBOURS, BLOCKS, IN_BLOCKS = Neighbours(), TabledBlocks(), InBlocks()
 
 
 def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
-    if matrix_rows.is_matrix(problem):
+    if is_matrix(problem):
         return MATRIX_ROWS
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointe
 
 CLIP = KINDS["clip"].code
 LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
-MOST_ROWS = 128  # with more, pixels are packed or found through a table
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
 AHEAD = 4096  # bytes of filters that are asked for before they are read
 ROOM = 0.5  # of L2, for the filters of a pass
@@ -48,21 +47,24 @@ MATRIX_ROWS_ARGUMENTS = arguments(
 
 @emitter
 def row_tile(
-    v: Vec, ROWS: int, VECTORS: int, x: Value, x_row: Value, w: Value, taps: Value, begin: Value, y: Value,
-    y_row: Value, last: Value, bias: Value, added: Value, limits: Value,
+    v: Vec, ROWS: int, VECTORS: int, x: Value, x_row: Value, rows: Value, w: Value, taps: Value, begin: Value,
+    y: Value, y_row: Value, last: Value, bias: Value, added: Value, limits: Value,
 ) -> None:  # fmt: skip
-    """y[i][:] = start + sum_t x[i][t] * w[t][:], for i < ROWS, and that within two `limits`, low and high.
+    """y[i][:] = start + sum_t x[i][t] * w[t][:], for i < rows, and that within two `limits`, low and high.
 
-    w: (taps, VECTORS*lanes); rows are x_row and y_row elements apart, and of the last vector of y there are
-    `last` elements. The sums start with the bias, where `begin` is 2 with the bias and what lies like y from
-    `added` on, and where it is 0 with what y holds.
+    Where `rows` are fewer than ROWS, the last one is computed again for those that lack. w: (taps,
+    VECTORS*lanes); rows are x_row and y_row elements apart, and of the last vector of y there are `last`
+    elements. The sums start with the bias, where `begin` is 2 with the bias and what lies like y from `added`
+    on, and where it is 0 with what y holds. The rows behind those are asked for.
     """
     filters, inside = v.pointer(w), v.mask(last)
-    inputs = [v.at(v.pointer(x), v.imul(x_row, i)) for i in range(ROWS)]
-    outputs = [v.imul(y_row, i) for i in range(ROWS)]
+    places = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
+    inputs = [v.at(v.pointer(x), v.imul(x_row, place)) for place in places]
+    outputs = [v.imul(y_row, place) for place in places]
     sums = [[v.register(v.zero()) for _ in range(VECTORS)] for _ in range(ROWS)]
+    following = v.imul(x_row, ROWS)
 
-    def places(base: Value) -> list[list[Value]]:
+    def values_at(base: Value) -> list[list[Value]]:
         """What lies like y, from an address on, as vectors."""
         whole = range(VECTORS - 1)
         rows = [v.at(v.pointer(base), row) for row in outputs]
@@ -78,11 +80,11 @@ def row_tile(
                 for row in sums:
                     row[j].set(first)
         with further:
-            for row, values in zip(sums, places(y), strict=True):
+            for row, values in zip(sums, values_at(y), strict=True):
                 for total, value in zip(row, values, strict=True):
                     total.set(value)
     with v.within(v.isub(begin, 2), 1):
-        for row, values in zip(sums, places(added), strict=True):
+        for row, values in zip(sums, values_at(added), strict=True):
             for total, value in zip(row, values, strict=True):
                 total.set(v.fadd(total.value, value))
     with v.loop(taps) as t:
@@ -90,6 +92,7 @@ def row_tile(
         weights = [v.load(tap, j * v.lanes) for j in range(VECTORS)]
         for j in range(VECTORS):
             v.prefetch(tap, AHEAD // v.size + j * v.lanes, near=True)
+        v.prefetch(inputs[0], v.iadd(following, v.imul(t, ROWS)))
         for row, input_ in zip(sums, inputs, strict=True):
             value = v.broadcast(input_, t)
             for total, weight in zip(row, weights, strict=True):
@@ -108,10 +111,12 @@ def sum_row_tile(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> jit.Kernel:
     """`row_tile`."""
 
     def sum_row_tile(
-        x: int, x_row: int, w: int, taps: int, begin: int, y: int, y_row: int, last: int, bias: int,
-        added: int, limits: int,
+        x: int, x_row: int, rows: int, w: int, taps: int, begin: int, y: int, y_row: int, last: int,
+        bias: int, added: int, limits: int,
     ) -> None:  # fmt: skip
-        row_tile(SIZE, LANES, ROWS, VECTORS, x, x_row, w, taps, begin, y, y_row, last, bias, added, limits)
+        row_tile(
+            SIZE, LANES, ROWS, VECTORS, x, x_row, rows, w, taps, begin, y, y_row, last, bias, added, limits
+        )
 
     return sum_row_tile
 
@@ -152,13 +157,13 @@ def multiply_panel(a: Any, panel: int, begin: int, end: int) -> None:
         if ends:
             limits = a.unlimited + 2 * a.size if a.relu else a.limits
         for tile in range(begin, end):
-            row = a.rows * tile // a.tiles
-            rows = a.rows * (tile + 1) // a.tiles - row
+            row = tile * a.tall
+            rows = min(a.tall, a.rows - row)
             y = a.y + (row * a.y_n + k) * a.size
             call(
-                kernel[narrow + (rows < a.tall)],
+                kernel[narrow + (tile == a.tiles - 1)],
                 (
-                    a.x + (row * a.x_n + tap) * a.size, a.x_n, w + tap * count * a.lanes * a.size, taps,
+                    a.x + (row * a.x_n + tap) * a.size, a.x_n, rows, w + tap * count * a.lanes * a.size, taps,
                     start, y, a.y_n, last, bias, y + a.residual, limits,
                 ),
             )  # fmt: skip
@@ -175,13 +180,17 @@ class MatrixRowsCut(dealt_panels.DealtPanels):
 
     problem: ConvProblem  # the 3-D view
     panels: int
-    tiles: int  # of all rows
+    tall: int  # rows of a tile
     tasks: int
 
     @property
-    def tall(self) -> int:
-        """Rows of the higher tiles; others have one less."""
-        return -(-self.problem.gemm_m // self.tiles)
+    def rows(self) -> int:
+        return int(self.problem.gemm_m)
+
+    @property
+    def tiles(self) -> int:
+        """Of all rows; the last one may have fewer."""
+        return -(-self.rows // self.tall)
 
     @property
     def chunk(self) -> int:
@@ -190,26 +199,42 @@ class MatrixRowsCut(dealt_panels.DealtPanels):
         most = max(1, int(ROOM * cache_sizes()[1]) // (self.panel * p.itemsize))
         return -(-p.gemm_k // -(-p.gemm_k // most))
 
+    def fields_of_rows(self) -> dict[str, int | np.ndarray]:
+        """What the number of rows tells: tiles, and the kernels of wide and of narrow panels."""
+        size, lanes = self.problem.itemsize, simd.lanes(self.problem.itemsize)
+        rest = self.rows - (self.tiles - 1) * self.tall
+        last = min(n for n in heights(self.vectors) if n >= rest)
+        widths = self.vectors, self.vectors_of // self.panels
+        kernels = [sum_row_tile(size, lanes, rows, n) for n in widths for rows in (self.tall, last)]
+        table = np.array(kernels, np.int64)
+        return {"rows": self.rows, "tiles": self.tiles, "tall": self.tall, "kernels": table}
+
     @property
     def cycles(self) -> float:
         """Of the busiest task."""
         p = self.problem
-        return product_cycles(p.gemm_m, p.gemm_k, self.vectors_of, self.panels, self.tiles, self.tasks)
+        return product_cycles(self.rows, p.gemm_k, self.vectors_of, self.panels, self.tall, self.tasks)
 
 
-def product_cycles(rows: int, taps: int, vectors: int, panels: int, tiles: int, tasks: int) -> float:
+def heights(vectors: int) -> range:
+    """Rows of the tiles of a panel of so many vectors: few of them, as each is a kernel."""
+    most = microkernel.REGISTER_TILES[vector_bytes()][vectors]
+    return range(most, most // 2 - 1, -2)
+
+
+def product_cycles(rows: int, taps: int, vectors: int, panels: int, tall: int, tasks: int) -> float:
     """Of the first task, whose panels are the wider ones, and which has as many tiles as any."""
+    tiles = -(-rows // tall)
     widths = dealt_panels.panel_widths(vectors, panels)
-    each = [(n * tiles, tile_cycles(rows / tiles, width, taps)) for n, width in widths if n]
+    each = [(n * tiles, tile_cycles(tall, width, taps)) for n, width in widths if n]
     first = -(-panels * tiles // tasks)
     wide = min(first, each[0][0])
     return wide * each[0][1] + (first - wide) * each[-1][1]
 
 
-def best_tiles(rows: int, taps: int, vectors: int, panels: int, tasks: int) -> tuple[float, int]:
-    """(cycles, tiles of rows): as few tiles as can be, or more that the tasks share more evenly."""
-    least = -(-rows // microkernel.REGISTER_TILES[vector_bytes()][-(-vectors // panels)])
-    tried = range(least, min(rows, least + tasks - 1) + 1)
+def best_height(rows: int, taps: int, vectors: int, panels: int, tasks: int) -> tuple[float, int]:
+    """(cycles, rows of a tile): high tiles, or such that the tasks share more evenly."""
+    tried = heights(-(-vectors // panels))
     return min((product_cycles(rows, taps, vectors, panels, n, tasks), n) for n in tried)
 
 
@@ -220,14 +245,14 @@ def panels_of_filters(filters: int, taps: int, dtype_bytes: int, threads: int) -
     counts = [-(-vectors // wide) for wide in microkernel.REGISTER_TILES[vector_bytes()]]
     tried = {*counts, *(dealt_panels.panels_of_parts(vectors, count, threads) for count in counts)}
     fitting = [n for n in tried if -(-vectors // n) in microkernel.REGISTER_TILES[vector_bytes()]]
-    return min(fitting, key=lambda n: (best_tiles(USUAL, taps, vectors, n, threads)[0], n))
+    return min(fitting, key=lambda n: (best_height(USUAL, taps, vectors, n, threads)[0], n))
 
 
 def is_matrix(problem: ConvProblem) -> bool:
-    """Whether inputs and outputs are rows of neighbours, few enough to be read where they lie."""
+    """Whether inputs and outputs are rows of neighbours."""
     p = problem
-    plain = p.is_plain_product and p.groups == 1 and not p.is_empty
-    if not (plain and LEAST_ROWS <= p.gemm_m <= MOST_ROWS):
+    plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
+    if not (plain and p.gemm_m >= LEAST_ROWS):
         return False
     single = math.prod(p.spatial_out) == 1 and p.layout == p.y_layout == "channels_first"
     return single or p.layout == p.y_layout == "channels_last"
@@ -236,33 +261,38 @@ def is_matrix(problem: ConvProblem) -> bool:
 @cached_by_threads(256)
 def matrix_rows_cut(problem: ConvProblem) -> MatrixRowsCut:
     """Panels that suit any number of rows, and the tiles that suit these ones."""
-    p = problem.as_3d
-    threads = plan_threads()
-    tasks = threads if worth_sharing(p) else 1
+    p, threads = problem.as_3d, plan_threads()
     panels = panels_of_filters(p.gemm_n, p.gemm_k, p.itemsize, threads)
-    tiles = best_tiles(p.gemm_m, p.gemm_k, -(-p.gemm_n // simd.lanes(p.itemsize)), panels, tasks)[1]
-    return MatrixRowsCut(p, panels, tiles, tasks)
+    vectors = -(-p.gemm_n // simd.lanes(p.itemsize))
+    return MatrixRowsCut(p, panels, best_height(p.gemm_m, p.gemm_k, vectors, panels, threads)[1], threads)
 
 
 class MatrixRowsPlan(RegisterFinish):
     takes_views = any_order = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
-        self._cut = cut = matrix_rows_cut(problem)
+        cut = matrix_rows_cut(problem)
         p = cut.problem
-        self.strided_batch = math.prod(p.spatial_out) == 1  # else images are rows of pixels
-        size, lanes = p.itemsize, simd.lanes(p.itemsize)
-        widths, heights = (cut.vectors, cut.vectors_of // cut.panels), (cut.tall, max(1, cut.tall - 1))
-        kernels = [sum_row_tile(size, lanes, rows, n) for n in widths for rows in heights]
         values: dict[str, int | np.ndarray] = {
-            "size": size, "rows": p.gemm_m, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k,
-            "chunk": cut.chunk, "lanes": lanes, "vectors": cut.vectors_of, "panels": cut.panels,
-            "tiles": cut.tiles, "tall": cut.tall, "kernels": np.array(kernels, np.int64), "tasks": cut.tasks,
-            **self.limit_fields(p),
+            "size": p.itemsize, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k, "chunk": cut.chunk,
+            "lanes": simd.lanes(p.itemsize), "vectors": cut.vectors_of, "panels": cut.panels,
+            "tasks": cut.tasks, **self.limit_fields(p), **cut.fields_of_rows(),
         }  # fmt: skip
-        super().__init__(
-            problem, algorithm, MATRIX_ROWS_ARGUMENTS, values, [(multiply_matrix_rows(), cut.tasks)], 0
-        )
+        steps = [(multiply_matrix_rows(), cut.tasks)]
+        super().__init__(problem, algorithm, MATRIX_ROWS_ARGUMENTS, values, steps, 0)
+        self._set_cut(cut)
+
+    def _set_cut(self, cut: MatrixRowsCut) -> None:
+        self._cut = cut
+        self.strided_batch = math.prod(cut.problem.spatial_out) == 1  # else images are rows of pixels
+
+    def on_maps(self, problem: ConvProblem) -> Self | None:
+        if not is_matrix(problem):
+            return None
+        cut = matrix_rows_cut(problem)
+        plan = self.resized(problem, cut.fields_of_rows(), 0)
+        plan._set_cut(cut)
+        return plan
 
     def filter_form(self) -> FilterForm:
         return FilterForm.of(self.problem, "rows", self._cut.panels)
@@ -277,9 +307,11 @@ class MatrixRows:
 
     def seconds(self, problem: ConvProblem, machine: Machine) -> float:
         cut, p = matrix_rows_cut(problem), problem
-        sums = packed_blocking.seconds(cut.cycles, p, machine)
-        read = reading_seconds(p.w_bytes, p.w_bytes / cut.tasks, p.w_bytes, machine)
-        return CALL + (machine.launch if cut.tasks > 1 else 0.0) + math.hypot(sums, read)
+        shared = worth_sharing(p)
+        sums = packed_blocking.seconds(cut.cycles, p, machine) * (1 if shared else cut.tasks)
+        moved = machine.stream(p.x_bytes + 2 * p.y_bytes, p.x_bytes + p.y_bytes)
+        moved += reading_seconds(p.w_bytes, p.w_bytes / cut.tasks, p.w_bytes, machine)
+        return CALL + (machine.launch if shared else 0.0) + math.hypot(sums, moved)
 
     least = seconds
 

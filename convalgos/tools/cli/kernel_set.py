@@ -210,7 +210,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
-            yield _kernel(matrix_rows.sum_row_tile, size, lanes, rows, vectors)
+            if size == 4 and rows in matrix_rows.heights(vectors):
+                yield _kernel(matrix_rows.sum_row_tile, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
                 yield _kernel(row_panels.sum_pixels, size, lanes, rows, vectors, soon, halves.SAME)
@@ -224,8 +225,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for narrow in (0, 1)
     }
     yield from (_kernel(packed_tiles.sum_packed_tiles, size, lanes, n, v) for v, n in sorted(packed))
-    all_rows = sorted({rows for _, rows in packed})
-    yield from (_kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows) for rows in all_rows)
+    yield from (_kernel(packed_tiles.pack_pixel_tiles, size, lanes, n) for n in {n for _, n in packed})
     yield from _of_blocks(size, lanes)
     for vectors in strassen_cut.vectors_of_tiles():
         for rows in range(1, strassen_cut.most_rows(vectors) + 1):
