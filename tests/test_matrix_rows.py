@@ -17,8 +17,8 @@ ROWS = [
     "n17 c1 h1 w1 k130 r1 s1",
     "n128 c40 h1 w1 k16 r1 s1",
     "n23 c316 k100 w1 s1",
-    "n11 c5000 h1 w1 k50 r1 s1",  # in several passes over the filters
-    "n40 c300 h1 w1 k500 r1 s1",  # shared by threads
+    "n11 c1500 h1 w1 k20 r1 s1",  # in several passes over the filters
+    "n40 c200 h1 w1 k300 r1 s1",  # shared by threads
 ]
 PIXELS = ["n1 c26 h2 w7 k70 r1 s1", "n3 c8 h3 w3 k33 r1 s1", "n2 c5 d2 h2 w2 k17 t1 r1 s1"]
 
@@ -40,7 +40,7 @@ def test_pixels_whose_channels_are_neighbours(text):
     check(direct.Direct(), problem)
 
 
-@pytest.mark.parametrize("text", ["n11 c5000 h1 w1 k50 r1 s1", "n9 c26 h1 w1 k70 r1 s1"])
+@pytest.mark.parametrize("text", ["n11 c1500 h1 w1 k20 r1 s1", "n9 c26 h1 w1 k70 r1 s1"])
 @pytest.mark.parametrize("activation", [None, "relu", ("clip", -3, 4), "gelu"])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_output_step(text, activation, in_place):
@@ -76,13 +76,13 @@ def test_rows_that_lie_apart():
 
 def test_a_filter_serves_any_number_of_rows():
     for filters in (1, 16, 100, 333, 1024):
-        layers = [ConvProblem((n, 300, 1, 1), (filters, 300, 1, 1)) for n in (3, 8, 9, 64, 128)]
+        layers = [ConvProblem((n, 60, 1, 1), (filters, 60, 1, 1)) for n in (3, 8, 9, 64, 128)]
         forms = {direct.Direct().plan(layer).filter_form() for layer in layers}
         assert len(forms) == 1
 
 
 def test_bits_do_not_depend_on_the_threads():
-    problem = ConvProblem.parse("n13 c4099 h1 w1 k80 r1 s1")
+    problem = ConvProblem.parse("n13 c2099 h1 w1 k30 r1 s1")
     rng = np.random.default_rng(1)
     x, w, _ = (rng.standard_normal(s, np.float32) for s in problem.array_shapes)
     shared = direct.Direct().plan(problem)
@@ -97,7 +97,8 @@ def test_every_tile_is_a_kernel():
     lanes = simd.lanes(4)
     for filters in (1, lanes, 5 * lanes + 1, 9 * lanes, 40 * lanes):
         for rows in (3, 9, 17, 64, 127):
-            cut = matrix_rows.matrix_rows_cut(ConvProblem((rows, 512, 1, 1), (filters, 512, 1, 1)))
-            assert 0 < rows - (cut.tiles - 1) * cut.tall <= cut.tall in matrix_rows.heights(cut.vectors)
+            cut = matrix_rows.matrix_rows_cut(ConvProblem((rows, 90, 1, 1), (filters, 90, 1, 1)))
+            assert 0 < rows - (cut.tiles - 1) * cut.tall <= cut.tall
+            assert cut.tall in matrix_rows.heights(cut.vectors_of, cut.panels)
             widths = np.diff(cut.vectors_of * np.arange(cut.panels + 1) // cut.panels)
             assert widths.min() > 0 and widths.max() == cut.vectors

@@ -23,46 +23,51 @@ from convalgos.core.epilogue import KINDS
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, packed_blocking, panel_packing
+from convalgos.cpu.gemm import dealt_panels, packed_blocking, panel_packing, panels
 from convalgos.cpu.gemm.blocked_cut import tile_cycles
 from convalgos.cpu.gemm.register_finish import RegisterFinish
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL, arguments
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
-from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import activate
-from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
+from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, fetch_bytes, pointer
 
 CLIP = KINDS["clip"].code
+# Rows of tiles by their vectors of filters: few, as each is a kernel.
+TILE_ROWS = {
+    64: {4: (6, 5, 4), 3: (8, 6, 5, 4), 2: (8, 4), 1: (8, 4)},
+    32: {2: (6, 5, 4), 1: (8, 6, 5, 4)},
+    16: {2: (4, 3), 1: (6, 4, 3)},
+}
 LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
-AHEAD = 4096  # bytes of filters that are asked for before they are read
-ROOM = 0.5  # of L2, for the filters of a pass
 
 MATRIX_ROWS_ARGUMENTS = arguments(
-    "size rows x_n y_n filters taps chunk lanes vectors panels tiles tall kernels tasks unlimited limits adds"
+    "size rows x_n y_n filters taps chunk lanes vectors panels tiles tall tile_bytes kernels tasks unlimited "
+    "limits adds"
 )
 
 
 @emitter
 def row_tile(
-    v: Vec, ROWS: int, VECTORS: int, x: Value, x_row: Value, rows: Value, w: Value, taps: Value, begin: Value,
-    y: Value, y_row: Value, last: Value, bias: Value, added: Value, limits: Value,
+    v: Vec, ROWS: int, VECTORS: int, x: Value, x_row: Value, rows: Value, w: Value, taps: Value, ahead: Value,
+    begin: Value, y: Value, y_row: Value, last: Value, bias: Value, added: Value, limits: Value,
 ) -> None:  # fmt: skip
     """y[i][:] = start + sum_t x[i][t] * w[t][:], for i < rows, and that within two `limits`, low and high.
 
     Where `rows` are fewer than ROWS, the last one is computed again for those that lack. w: (taps,
     VECTORS*lanes); rows are x_row and y_row elements apart, and of the last vector of y there are `last`
     elements. The sums start with the bias, where `begin` is 2 with the bias and what lies like y from `added`
-    on, and where it is 0 with what y holds. The rows behind those are asked for.
+    on, and where it is 0 with what y holds. For each
+    tap a line from `ahead` on, which may be any address, is asked for.
     """
     filters, inside = v.pointer(w), v.mask(last)
     places = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
     inputs = [v.at(v.pointer(x), v.imul(x_row, place)) for place in places]
     outputs = [v.imul(y_row, place) for place in places]
     sums = [[v.register(v.zero()) for _ in range(VECTORS)] for _ in range(ROWS)]
-    following = v.imul(x_row, ROWS)
 
     def values_at(base: Value) -> list[list[Value]]:
         """What lies like y, from an address on, as vectors."""
@@ -90,9 +95,7 @@ def row_tile(
     with v.loop(taps) as t:
         tap = v.at(filters, v.imul(t, VECTORS * v.lanes))
         weights = [v.load(tap, j * v.lanes) for j in range(VECTORS)]
-        for j in range(VECTORS):
-            v.prefetch(tap, AHEAD // v.size + j * v.lanes, near=True)
-        v.prefetch(inputs[0], v.iadd(following, v.imul(t, ROWS)))
+        v.prefetch(v.pointer(ahead), v.imul(t, v.lanes))
         for row, input_ in zip(sums, inputs, strict=True):
             value = v.broadcast(input_, t)
             for total, weight in zip(row, weights, strict=True):
@@ -111,12 +114,13 @@ def sum_row_tile(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> jit.Kernel:
     """`row_tile`."""
 
     def sum_row_tile(
-        x: int, x_row: int, rows: int, w: int, taps: int, begin: int, y: int, y_row: int, last: int,
-        bias: int, added: int, limits: int,
+        x: int, x_row: int, rows: int, w: int, taps: int, ahead: int, begin: int, y: int, y_row: int,
+        last: int, bias: int, added: int, limits: int,
     ) -> None:  # fmt: skip
         row_tile(
-            SIZE, LANES, ROWS, VECTORS, x, x_row, rows, w, taps, begin, y, y_row, last, bias, added, limits
-        )
+            SIZE, LANES, ROWS, VECTORS,
+            x, x_row, rows, w, taps, ahead, begin, y, y_row, last, bias, added, limits,
+        )  # fmt: skip
 
     return sum_row_tile
 
@@ -128,19 +132,23 @@ def multiply_matrix_rows() -> jit.Kernel:
     def multiply_matrix_rows(args: int, task: int) -> None:
         a = carray(pointer(args), 1, MATRIX_ROWS_ARGUMENTS)[0]
         units = a.panels * a.tiles
-        unit, end = units * task // a.tasks, units * (task + 1) // a.tasks
+        begin, end = units * task // a.tasks, units * (task + 1) // a.tasks
+        unit = begin
         while unit < end:
             panel = unit // a.tiles
             stop = min(end, (panel + 1) * a.tiles)
-            multiply_panel(a, panel, unit - panel * a.tiles, stop - panel * a.tiles)
+            multiply_panel(a, panel, unit - panel * a.tiles, stop - panel * a.tiles, unit < begin + a.tiles)
             unit = stop
 
     return multiply_matrix_rows
 
 
 @jit.helper
-def multiply_panel(a: Any, panel: int, begin: int, end: int) -> None:
-    """Some of the tiles of rows by a panel of filters, in passes of `chunk` taps."""
+def multiply_panel(a: Any, panel: int, begin: int, end: int, fresh: int) -> None:
+    """Some of the tiles of rows by a panel of filters, in passes of `chunk` taps.
+
+    fresh: whether the rows are read for the first time, so that those of the next tile are asked for.
+    """
     first = a.vectors * panel // a.panels
     count = a.vectors * (panel + 1) // a.panels - first
     k = first * a.lanes
@@ -156,14 +164,19 @@ def multiply_panel(a: Any, panel: int, begin: int, end: int) -> None:
         ends = tap + taps == a.taps
         if ends:
             limits = a.unlimited + 2 * a.size if a.relu else a.limits
+        part = taps * a.lanes * a.size
+        weights = w + tap * count * a.lanes * a.size
+        ahead = weights + count * part  # the next pass or panel, fetched a part with each tile
         for tile in range(begin, end):
             row = tile * a.tall
             rows = min(a.tall, a.rows - row)
-            y = a.y + (row * a.y_n + k) * a.size
+            x, y = a.x + (row * a.x_n + tap) * a.size, a.y + (row * a.y_n + k) * a.size
+            if fresh and tile + 1 < end:
+                fetch_bytes(8, 8, 0, x + a.tall * a.x_n * a.size, a.tile_bytes)
             call(
                 kernel[narrow + (tile == a.tiles - 1)],
                 (
-                    a.x + (row * a.x_n + tap) * a.size, a.x_n, rows, w + tap * count * a.lanes * a.size, taps,
+                    x, a.x_n, rows, weights, taps, ahead,
                     start, y, a.y_n, last, bias, y + a.residual, limits,
                 ),
             )  # fmt: skip
@@ -171,6 +184,8 @@ def multiply_panel(a: Any, panel: int, begin: int, end: int) -> None:
                 for i in range(rows):
                     run = y + i * a.y_n * a.size
                     call(a.finish, (run, 0, run, width, a.finish_numbers))
+            if tile - begin < count - 1:
+                ahead += part
         tap += taps
 
 
@@ -192,22 +207,18 @@ class MatrixRowsCut(dealt_panels.DealtPanels):
         """Of all rows; the last one may have fewer."""
         return -(-self.rows // self.tall)
 
-    @property
-    def chunk(self) -> int:
-        """Taps of a pass."""
-        p = self.problem
-        most = max(1, int(ROOM * cache_sizes()[1]) // (self.panel * p.itemsize))
-        return -(-p.gemm_k // -(-p.gemm_k // most))
-
     def fields_of_rows(self) -> dict[str, int | np.ndarray]:
         """What the number of rows tells: tiles, and the kernels of wide and of narrow panels."""
         size, lanes = self.problem.itemsize, simd.lanes(self.problem.itemsize)
         rest = self.rows - (self.tiles - 1) * self.tall
-        last = min(n for n in heights(self.vectors) if n >= rest)
+        last = min(n for n in heights(self.vectors_of, self.panels) if n >= rest)
         widths = self.vectors, self.vectors_of // self.panels
         kernels = [sum_row_tile(size, lanes, rows, n) for n in widths for rows in (self.tall, last)]
         table = np.array(kernels, np.int64)
-        return {"rows": self.rows, "tiles": self.tiles, "tall": self.tall, "kernels": table}
+        p = self.problem
+        asked = self.tall * p.gemm_k * size if p.x_bytes > cache_sizes()[1] else 0  # bytes, with each tile
+        values = {"rows": self.rows, "tiles": self.tiles, "tall": self.tall, "tile_bytes": asked}
+        return {**values, "kernels": table}
 
     @property
     def cycles(self) -> float:
@@ -216,25 +227,29 @@ class MatrixRowsCut(dealt_panels.DealtPanels):
         return product_cycles(self.rows, p.gemm_k, self.vectors_of, self.panels, self.tall, self.tasks)
 
 
-def heights(vectors: int) -> range:
-    """Rows of the tiles of a panel of so many vectors: few of them, as each is a kernel."""
-    most = microkernel.REGISTER_TILES[vector_bytes()][vectors]
-    return range(most, most // 2 - 1, -2)
+def heights(vectors: int, panels: int) -> set[int]:
+    """Rows of tiles that wide panels have as well as narrow ones, of so many vectors in some panels."""
+    kernels = TILE_ROWS[vector_bytes()]
+    return {*kernels[-(-vectors // panels)]}.intersection(kernels[vectors // panels])
 
 
 def product_cycles(rows: int, taps: int, vectors: int, panels: int, tall: int, tasks: int) -> float:
     """Of the first task, whose panels are the wider ones, and which has as many tiles as any."""
-    tiles = -(-rows // tall)
-    widths = dealt_panels.panel_widths(vectors, panels)
-    each = [(n * tiles, tile_cycles(tall, width, taps)) for n, width in widths if n]
-    first = -(-panels * tiles // tasks)
-    wide = min(first, each[0][0])
-    return wide * each[0][1] + (first - wide) * each[-1][1]
+    tiles, rest = -(-rows // tall), (rows - 1) % tall + 1
+    last = min(n for n in heights(vectors, panels) if n >= rest)
+
+    def of_panel(width: int) -> float:
+        return (tiles - 1) * tile_cycles(tall, width, taps) + tile_cycles(last, width, taps)
+
+    (wider, wide), (_, narrow) = dealt_panels.panel_widths(vectors, panels)
+    first = -(-panels * tiles // tasks) / tiles  # panels, or parts of one
+    most = min(first, wider)
+    return most * of_panel(wide) + (first - most) * (of_panel(narrow) if first > most else 0.0)
 
 
 def best_height(rows: int, taps: int, vectors: int, panels: int, tasks: int) -> tuple[float, int]:
-    """(cycles, rows of a tile): high tiles, or such that the tasks share more evenly."""
-    tried = heights(-(-vectors // panels))
+    """(cycles, rows of a tile): high tiles, or such that hardly any rows lack."""
+    tried = heights(vectors, panels)
     return min((product_cycles(rows, taps, vectors, panels, n, tasks), n) for n in tried)
 
 
@@ -242,17 +257,18 @@ def best_height(rows: int, taps: int, vectors: int, panels: int, tasks: int) -> 
 def panels_of_filters(filters: int, taps: int, dtype_bytes: int, threads: int) -> int:
     """Those that suit USUAL rows: for any number of rows, so that filters are packed once for all batches."""
     vectors = -(-filters // simd.lanes(dtype_bytes))
-    counts = [-(-vectors // wide) for wide in microkernel.REGISTER_TILES[vector_bytes()]]
+    counts = [-(-vectors // wide) for wide in TILE_ROWS[vector_bytes()]]
     tried = {*counts, *(dealt_panels.panels_of_parts(vectors, count, threads) for count in counts)}
-    fitting = [n for n in tried if -(-vectors // n) in microkernel.REGISTER_TILES[vector_bytes()]]
+    fitting = [n for n in tried if -(-vectors // n) in TILE_ROWS[vector_bytes()]]
     return min(fitting, key=lambda n: (best_height(USUAL, taps, vectors, n, threads)[0], n))
 
 
 def is_matrix(problem: ConvProblem) -> bool:
-    """Whether inputs and outputs are rows of neighbours."""
+    """Whether inputs and outputs are rows of neighbours, and filters stay in L2: those that come from memory
+    in each run took 1.1 times as long so, with 50 rows (ViT-B/32, Zen 5)."""
     p = problem
     plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
-    if not (plain and p.gemm_m >= LEAST_ROWS):
+    if not (plain and p.gemm_m >= LEAST_ROWS and p.w_bytes <= cache_sizes()[1]):
         return False
     single = math.prod(p.spatial_out) == 1 and p.layout == p.y_layout == "channels_first"
     return single or p.layout == p.y_layout == "channels_last"
@@ -262,9 +278,9 @@ def is_matrix(problem: ConvProblem) -> bool:
 def matrix_rows_cut(problem: ConvProblem) -> MatrixRowsCut:
     """Panels that suit any number of rows, and the tiles that suit these ones."""
     p, threads = problem.as_3d, plan_threads()
-    panels = panels_of_filters(p.gemm_n, p.gemm_k, p.itemsize, threads)
+    count = panels_of_filters(p.gemm_n, p.gemm_k, p.itemsize, threads)
     vectors = -(-p.gemm_n // simd.lanes(p.itemsize))
-    return MatrixRowsCut(p, panels, best_height(p.gemm_m, p.gemm_k, vectors, panels, threads)[1], threads)
+    return MatrixRowsCut(p, count, best_height(p.gemm_m, p.gemm_k, vectors, count, threads)[1], threads)
 
 
 class MatrixRowsPlan(RegisterFinish):
@@ -274,8 +290,9 @@ class MatrixRowsPlan(RegisterFinish):
         cut = matrix_rows_cut(problem)
         p = cut.problem
         values: dict[str, int | np.ndarray] = {
-            "size": p.itemsize, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k, "chunk": cut.chunk,
-            "lanes": simd.lanes(p.itemsize), "vectors": cut.vectors_of, "panels": cut.panels,
+            "size": p.itemsize, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k,
+            "chunk": panels.chunk(p.gemm_k), "lanes": simd.lanes(p.itemsize), "vectors": cut.vectors_of,
+            "panels": cut.panels,
             "tasks": cut.tasks, **self.limit_fields(p), **cut.fields_of_rows(),
         }  # fmt: skip
         steps = [(multiply_matrix_rows(), cut.tasks)]
