@@ -131,7 +131,7 @@ def test_no_slot_is_free(pool):
 
 
 def test_the_count_is_numbas(threads, monkeypatch):
-    monkeypatch.setattr(jit, "_this", jit._OfThread())  # torch's threads may be borrowed here by now
+    monkeypatch.setattr(jit, "_this", local())  # torch's threads may be borrowed here by now
     most = max(numba.config.NUMBA_NUM_THREADS - 1, len(jit._start()[1]._handles))  # as other tests left them
     for number in range(1, numba.config.NUMBA_NUM_THREADS + 1):
         threads(number)

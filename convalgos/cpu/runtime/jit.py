@@ -167,7 +167,8 @@ class _Launched:
 
 def pool_of_launch(parallel: bool) -> tuple[int, int]:
     """(address of the pool, threads) that a launch of this thread has now."""
-    pool = _this.pool or (_launcher or _start())[1]
+    _, pool = _launcher or _start()
+    pool = getattr(_this, "pool", pool)
     threads = thread_count() if parallel else 1
     if threads > pool.threads:
         with _lock:
@@ -185,7 +186,7 @@ def borrow(loop: int) -> None:
     Args:
         loop: address of its GOMP_parallel.
     """
-    if not _forked and _this.loop != loop:
+    if not _forked and getattr(_this, "loop", 0) != loop:
         with _lock:
             if loop not in _borrowed:
                 _start()
@@ -204,16 +205,8 @@ def thread_layer() -> str:
 
 # --- inside ----------------------------------------------------------------------------------
 
-
-class _OfThread(threading.local):
-    """Of a thread that borrows others: the loop, and the pool of it."""
-
-    loop = 0
-    pool: thread_pool.Pool | None = None
-
-
 _launcher: tuple[Callable[..., None], thread_pool.Pool] | None = None
-_this = _OfThread()
+_this = threading.local()  # of a thread that borrows others: `loop`, and the `pool` of it
 _borrowed: dict[int, thread_pool.Pool] = {}  # by the loop
 _forked = False
 
@@ -337,7 +330,7 @@ def _end_threads() -> None:
 def _after_fork() -> None:
     """Workers do not survive a fork; the child starts its own."""
     global _launcher, _this, _forked
-    _launcher, _this, _forked = None, _OfThread(), True
+    _launcher, _this, _forked = None, threading.local(), True
 
 
 if hasattr(os, "register_at_fork"):
