@@ -240,7 +240,7 @@ def test_kernels_are_told_where_inputs_and_outputs_lie():
         found = [net(x) for x in images]
     executor = net.plans()[0]._executor
     (context,) = executor._contexts.values()
-    assert executor.shown == {"c": "y"} and len(context.parts) == 1
+    assert executor.lies_in == {"c": "y"} and len(context.parts) == 1
     for x, y in zip(images, found, strict=True):  # the first outputs are as they were
         padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))  # (n, c, p, q, r, s)

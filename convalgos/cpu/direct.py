@@ -46,6 +46,7 @@ from convalgos.cpu.gemm.direct_blocking import (
     direct_blocking,
     direct_fields,
 )
+from convalgos.cpu.gemm.matrix_rows import MatrixRows, is_matrix
 from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
@@ -263,11 +264,14 @@ class InBlocks:
         return blocked_plan.BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
 
 
-FEW_OUTPUTS, NEIGHBOURS, BLOCKS, IN_BLOCKS = gemv.FewOutputs(), Neighbours(), TabledBlocks(), InBlocks()
+FEW_OUTPUTS, MATRIX_ROWS = gemv.FewOutputs(), MatrixRows()
+NEIGHBOURS, BLOCKS, IN_BLOCKS = Neighbours(), TabledBlocks(), InBlocks()
 
 
 def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
+    if is_matrix(problem):
+        return MATRIX_ROWS
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS
     if lies_in_blocks(problem):

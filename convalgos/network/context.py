@@ -37,7 +37,7 @@ class RunsPlan(Protocol):
     structure: RunStructure
     filters: Filters
     moving: set[str]
-    shown: dict[str, str]
+    lies_in: dict[str, str]
 
     @property
     def known(self) -> Mapping[str, np.ndarray]:
@@ -182,11 +182,13 @@ class Context:
         return int(self._array(name).ctypes.data)
 
     def _is_shown(self, planned_step: PlannedStep) -> bool:
-        """Whether what a view reads lies where its output does."""
-        shown, step = self._executor.shown, planned_step.step
-        if planned_step.plan is not None or step.inputs[0] not in shown:
-            return False
-        return shown[step.inputs[0]] == shown.get(step.output, step.output)
+        """Whether what a view reads, which moves, lies where its output does."""
+        step = planned_step.step
+        return planned_step.plan is None and self._whole(step.inputs[0]) == self._whole(step.output)
+
+    def _whole(self, name: str) -> str:
+        """The input or output that a value is a view of, or itself."""
+        return self._executor.lies_in.get(name, name)
 
     def _told(self, planned_step: PlannedStep) -> tuple[BoundRun, Sequence[MovingPlaces]] | None:
         """A run that is told where what moves lies, and by which words; None where there is none."""
@@ -205,7 +207,7 @@ class Context:
                 if not places or run.launches is None:
                     return None
                 cells = [(ctypes.c_int64.from_address(place.word), place.offset) for place in places]
-                found.append(MovingPlaces(name, cells))
+                found.append(MovingPlaces(self._whole(name), cells))
         return found
 
     def _array(self, name: str) -> np.ndarray:
@@ -268,15 +270,15 @@ class Context:
             return None
         copies = {name: self._executor.new_array(name) for name in names}
         bound = self._bound(planned_step, copies)
-        read = [(name, copies[name]) for name in dict.fromkeys(step.inputs) if name in moving]
-        written = [(name, copies[name]) for name in step.outputs if name in moving]
+        read = [(self._whole(name), copies[name]) for name in dict.fromkeys(step.inputs) if name in moving]
+        written = [(self._whole(name), copies[name]) for name in step.outputs if name in moving]
 
         def run(arrays: Arrays) -> None:
             for name, copy in read:
-                np.copyto(copy, arrays[name])
+                np.copyto(copy, arrays[name].reshape(copy.shape))
             bound.run()
             for name, copy in written:
-                np.copyto(arrays[name], copy)
+                np.copyto(arrays[name].reshape(copy.shape), copy)
 
         return run
 
@@ -286,21 +288,16 @@ class Context:
         if copying is not None:
             return copying
         step, executor = planned_step.step, self._executor
-        shape = executor.array_shape(step.output)
-        known = {
-            name: self._array(name) for name in (*step.inputs, *step.outputs) if name not in executor.moving
-        }
+        names = {*step.inputs, *step.outputs}
+        known = {name: self._array(name) for name in names if name not in executor.moving}
+        moving = {name: (self._whole(name), executor.array_shape(name)) for name in names - {*known}}
 
         def run(arrays: Arrays) -> None:
-            x = [arrays[name] if name in arrays else known[name] for name in step.inputs]
+            every = {name: arrays[whole].reshape(shape) for name, (whole, shape) in moving.items()} | known
+            x, y = [every[name] for name in step.inputs], [every[name] for name in step.outputs]
             if planned_step.plan is None:
-                view = x[0].reshape(shape)
-                if step.output in arrays:
-                    arrays[step.output][...] = view
-                else:
-                    arrays[step.output] = view
-                return
-            y = [arrays[name] if name in arrays else known[name] for name in step.outputs]
-            executor.call(planned_step, x, y)
+                y[0][...] = x[0].reshape(y[0].shape)
+            else:
+                executor.call(planned_step, x, y)
 
         return run

@@ -49,7 +49,7 @@ class Executor:
         self.graph, self.planned, self.filters = graph, planned, filters
         self.memories = memories or MemoryPool()
         self.structure = self._structure_of(like)
-        self.moving, self.shown = self.structure.moving, self.structure.shown
+        self.moving, self.lies_in = self.structure.moving, self.structure.lies_in
         self._contexts: WeakKeyDictionary[Memory, Context] = WeakKeyDictionary()
         self._recent: tuple[Callable[[], Memory | None], Callable[[], Context | None]] = nothing, nothing
 
@@ -118,11 +118,10 @@ class Executor:
         """
         arrays = dict(zip(self.graph.inputs, inputs, strict=True))
         if outputs is None:
-            outputs = [allocator.new_array(shape, dtype) for _, shape, dtype in self.results]
-        for (name, _, _), y in zip(self.results, outputs, strict=True):
-            arrays[name] = y
-        for name, output in self.shown.items():
-            arrays[name] = arrays[output].reshape(self.array_shape(name))
+            for name, shape, dtype in self.results:
+                arrays[name] = allocator.new_array(shape, dtype)
+        else:
+            arrays |= zip([name for name, _, _ in self.results], outputs, strict=True)
         return arrays
 
     @cached_attribute

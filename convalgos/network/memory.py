@@ -17,6 +17,7 @@ class Memory:
 
     def __init__(self, nbytes: int):
         self.bytes = aligned_empty(nbytes, np.uint8)  # on a cache line
+        self.nbytes = self.bytes.nbytes
 
 
 class MemoryPool:
@@ -29,16 +30,18 @@ class MemoryPool:
 
     def take(self, nbytes: int) -> Memory:
         """A piece of at least so many bytes, which is nobody else's until it is given back."""
+        try:
+            found = self._free.pop()  # one of the list's steps, for which no lock is needed
+        except IndexError:
+            pass
+        else:
+            if found.nbytes >= nbytes:
+                return found
         with self._lock:
-            if self._free:
-                found = self._free.pop()
-                if found.bytes.nbytes >= nbytes:
-                    return found
             room = GROWN if self._made else 1.0  # the first is that of a network of one shape, mostly
             self._made = True
         return Memory(int(nbytes * room))
 
     def give_back(self, memory: Memory) -> None:
         """What was taken may be taken again."""
-        with self._lock:
-            self._free.append(memory)
+        self._free.append(memory)

@@ -56,7 +56,7 @@ class Network:
         self._plans: RecentPlans[NetworkPlan] = RecentPlans()
         self._memories = MemoryPool()
         self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
-        self._right_shapes: dict[str, Shape] = {}  # of the last inputs, which need not be looked at again
+        self._right: dict[str, tuple[np.dtype, Shape]] = {}  # last inputs', which need not be looked at again
         self._refining = threading.Lock()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
@@ -249,6 +249,8 @@ class Network:
     def _given(self, arrays: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Sequence[Any]:
         """The inputs in their order."""
         names = self.graph.inputs
+        if type(inputs) is dict and inputs.keys() == self._dtypes.keys() and not arrays:
+            return [inputs[name] for name in names]
         if inputs is None:
             if len(arrays) != len(names):
                 raise ValueError(f"{len(arrays)} inputs were given; the network takes {_listed(names)}")
@@ -265,15 +267,15 @@ class Network:
 
     def _checked(self, name: str, array: Any) -> np.ndarray:
         """An input, contiguous and aligned, of the right dtype and with the sizes that are declared."""
-        dtype = self._dtypes[name]
-        plain = type(array) is np.ndarray and array.dtype == dtype and array.flags.carray
-        view: np.ndarray = array if plain else as_numpy(name, array)
-        if plain and view.shape == self._right_shapes.get(name):
-            return view
+        if type(array) is np.ndarray:
+            plain: np.ndarray = array
+            if (plain.dtype, plain.shape) == self._right.get(name) and plain.flags.carray:
+                return plain
+        dtype, view = self._dtypes[name], as_numpy(name, array)
         if not same_dtype(view.dtype, dtype):
             raise TypeError(f"{name} has dtype {view.dtype}, but the network takes {dtype}")
         self._check_shape(name, view.shape)
-        self._right_shapes[name] = view.shape
+        self._right[name] = dtype, view.shape
         found = np.asarray(view, dtype, order="C")  # ascontiguousarray gives a number a dimension
         return found if found.flags.aligned else found.copy()
 

@@ -32,20 +32,23 @@ class RecentPlans(Generic[AnyPlan]):
         self._all: OrderedDict[Shapes, AnyPlan] = OrderedDict()
         self._chosen: dict[Shapes, AnyPlan] = {}
         self._rough: set[Shapes] = set()
+        self._last: tuple[Shapes | None, AnyPlan | None] = None, None  # of `_all`
         self._lock = guarded(threading.Lock())
 
     def get(self, shapes: Shapes) -> AnyPlan | None:
         """That for these shapes, which goes the last from now on."""
-        found = self._all.get(shapes)
-        try:
-            self._all.move_to_end(shapes)
-        except KeyError:  # there is none, or another thread has let go of it just now
-            return found
+        last, found = self._last
+        if last != shapes:
+            with self._lock:
+                found = self._all.get(shapes)
+                if found is not None:
+                    self._all.move_to_end(shapes)
+                    self._last = shapes, found
         return found
 
     def is_rough(self, shapes: Shapes) -> bool:
         """Whether the plan has the algorithms of much more, or less, work."""
-        return shapes in self._rough
+        return bool(self._rough) and shapes in self._rough
 
     def add(self, shapes: Shapes, plan: AnyPlan, rough: bool) -> None:
         """Keep a plan, and let go of those that are then too many: those that others are made like stay the
@@ -54,6 +57,7 @@ class RecentPlans(Generic[AnyPlan]):
         with self._lock:
             self._all[shapes] = plan
             self._all.move_to_end(shapes)
+            self._last = shapes, plan
             (self._rough.add if rough else self._rough.discard)(shapes)
             self._chosen.pop(shapes, None)
             if not plan.choice.of_other_shapes:

@@ -24,14 +24,13 @@ class MovingPlaces(NamedTuple):
 
 def table_part(launches: Sequence[Launch], words: Sequence[MovingPlaces]) -> Part:
     """These launches, behind which stand these words."""
-    table, told, address_of = jit.launch_table(launches), tuple(words), jit.data_address()
+    table, address_of = jit.launch_table(launches), jit.data_address()
+    told = [(name, cell, offset) for name, cells in words for cell, offset in cells]
     address, count = table.ctypes.data, len(table)
 
     def run(arrays: Arrays, kept: np.ndarray = table) -> None:
-        for name, cells in told:
-            where = address_of(arrays[name])
-            for cell, offset in cells:
-                cell.value = where + offset
+        for name, cell, offset in told:
+            cell.value = address_of(arrays[name]) + offset
         jit.launch_all(address, count)
 
     return run

@@ -20,8 +20,9 @@ class RunStructure:
         steps = planned.steps
         self._kinds = _kinds(steps)
         self.moving = moving_values(steps, graph)
-        self.shown = _outputs_shown(steps, graph, self.moving)
-        self.moving |= {*self.shown}
+        self.lies_in = _outputs_shown(steps, graph, self.moving)
+        self.moving |= {*self.lies_in}
+        self.lies_in |= _views_of_arguments(steps, graph)
         self.written = {name for planned_step in steps for name in planned_step.step.outputs}
         self._may_be_known = any(may_be_known(planned_step) for planned_step in steps)
         known = self.known_steps(planned)
@@ -53,6 +54,17 @@ def can_be_told(planned_step: PlannedStep) -> bool:
 
 def _kinds(steps: Sequence[PlannedStep]) -> list[type]:
     return [type(planned_step.plan) for planned_step in steps]
+
+
+def _views_of_arguments(steps: Sequence[PlannedStep], graph: NetworkGraph) -> dict[str, str]:
+    """Values that are views of an input or of an output, each with this."""
+    found: dict[str, str] = {}
+    arguments = {*graph.inputs, *graph.outputs}
+    for step in (planned_step.step for planned_step in steps if planned_step.plan is None):
+        name = found.get(step.inputs[0], step.inputs[0])
+        if name in arguments and step.output not in graph.outputs:
+            found[step.output] = name
+    return found
 
 
 def _outputs_shown(steps: Sequence[PlannedStep], graph: NetworkGraph, moving: set[str]) -> dict[str, str]:

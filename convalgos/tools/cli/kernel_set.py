@@ -38,6 +38,7 @@ from convalgos.cpu.gemm import (
     gemv,
     lowered_plan,
     lowering,
+    matrix_rows,
     offset_tables,
     outer_blocking,
     outer_driver,
@@ -182,6 +183,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, sparse_kernels.sum_sparse,
     upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
     smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables,
+    matrix_rows.multiply_matrix_rows,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
@@ -195,20 +197,21 @@ _OF_LANES: tuple[Callable[..., object], ...] = (
 def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
     """Those of elements of so many bytes."""
     wide = vector_bytes()
-    for factory in _OF_LANES:
-        yield _kernel(factory, size, lanes)
+    yield from (_kernel(factory, size, lanes) for factory in _OF_LANES)
     for factory, parameters in (*phase_kernels(size), *outer_blocking.outer_kernels(size)):
         yield _kernel(factory, *parameters)
     yield from _of_copies(size, lanes)
     yield _kernel(sparse_kernels.store_rows, size, lanes)
     for sharing, vectors in sparse_blocking.list_kernels():
         yield _kernel(sparse_kernels.sum_sparse_tiles, size, lanes, sharing, vectors)
-    for factory in (row_panels.pack_tiles, patches.fill_channels_first, lowering.lower_map):
-        yield _kernel(factory, size)
+    packers = row_panels.pack_tiles, patches.fill_channels_first, lowering.lower_map
+    yield from (_kernel(factory, size) for factory in packers)
     for vectors, most in microkernel.REGISTER_TILES[wide].items():
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
+            if size == 4 and rows in matrix_rows.TILE_ROWS[wide][vectors]:
+                yield _kernel(matrix_rows.sum_row_tile, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
                 yield _kernel(row_panels.sum_pixels, size, lanes, rows, vectors, soon, halves.SAME)
@@ -221,10 +224,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for rows in range(most * 3 // 4 + 1, most + 1)
         for narrow in (0, 1)
     }
-    for vectors, rows in sorted(packed):
-        yield _kernel(packed_tiles.sum_packed_tiles, size, lanes, rows, vectors)
-    for rows in sorted({rows for _, rows in packed}):
-        yield _kernel(packed_tiles.pack_pixel_tiles, size, lanes, rows)
+    yield from (_kernel(packed_tiles.sum_packed_tiles, size, lanes, n, v) for v, n in sorted(packed))
+    yield from (_kernel(packed_tiles.pack_pixel_tiles, size, lanes, n) for n in {n for _, n in packed})
     yield from _of_blocks(size, lanes)
     for vectors in strassen_cut.vectors_of_tiles():
         for rows in range(1, strassen_cut.most_rows(vectors) + 1):
@@ -233,10 +234,9 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
             yield _kernel(strassen_tiles.sum_filter_panels, size, lanes, side, vectors)
     for side, masked in product(strassen_scheme.SIDES, (0, 1)):
         yield _kernel(strassen_tiles.pack_sums, size, lanes, side, masked)
-    for factory in (tile_sums.add_tile, strassen_tiles.store_summed, strassen_driver.sum_parts):
-        yield _kernel(factory, size, lanes)
-    for rows in gemv.ROWS:
-        yield _kernel(gemv.multiply_rows, size, lanes, rows)
+    of_sums = tile_sums.add_tile, strassen_tiles.store_summed, strassen_driver.sum_parts
+    yield from (_kernel(factory, size, lanes) for factory in of_sums)
+    yield from (_kernel(gemv.multiply_rows, size, lanes, rows) for rows in gemv.ROWS)
     for rows, columns in product(range(1, padded_planes.ADDRESSES), repeat=2):
         if rows * columns <= padded_planes.TAP_SUMS[wide] and rows + columns <= padded_planes.ADDRESSES:
             yield _kernel(weight_kernels.correlate_taps, size, lanes, rows, columns)

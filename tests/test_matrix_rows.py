@@ -1,0 +1,104 @@
+"""Direct convolutions whose inputs are rows of a matrix: fully connected layers of a batch."""
+
+import numpy as np
+import pytest
+from helpers import check
+
+import convalgos as ca
+from convalgos import ConvProblem
+from convalgos.cpu import direct
+from convalgos.cpu.gemm import matrix_rows
+from convalgos.cpu.runtime.threads import on_one_thread
+from convalgos.cpu.vectors import simd
+
+ROWS = [
+    "n3 c5 h1 w1 k1 r1 s1",
+    "n9 c26 h1 w1 k70 r1 s1",
+    "n17 c1 h1 w1 k130 r1 s1",
+    "n128 c40 h1 w1 k16 r1 s1",
+    "n23 c316 k100 w1 s1",
+    "n11 c1500 h1 w1 k20 r1 s1",  # in several passes over the filters
+    "n40 c200 h1 w1 k300 r1 s1",  # shared by threads
+]
+PIXELS = ["n1 c26 h2 w7 k70 r1 s1", "n3 c8 h3 w3 k33 r1 s1", "n2 c5 d2 h2 w2 k17 t1 r1 s1"]
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("text", ROWS)
+def test_rows_of_a_batch(text, layout):
+    problem = ConvProblem.parse(text).replace(layout=layout)
+    assert isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    check(direct.Direct(), problem)
+
+
+@pytest.mark.parametrize("text", PIXELS)
+def test_pixels_whose_channels_are_neighbours(text):
+    problem = ConvProblem.parse(text)
+    assert not isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    problem = problem.replace(layout="channels_last")
+    assert isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    check(direct.Direct(), problem)
+
+
+@pytest.mark.parametrize("text", ["n11 c1500 h1 w1 k20 r1 s1", "n9 c26 h1 w1 k70 r1 s1"])
+@pytest.mark.parametrize("activation", [None, "relu", ("clip", -3, 4), "gelu"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_output_step(text, activation, in_place):
+    problem = ConvProblem.parse(text)
+    rng = np.random.default_rng(2)
+    x, w, residual = (rng.integers(-2, 3, shape).astype(np.float32) for shape in problem.array_shapes)
+    bias = rng.integers(-4, 5, problem.K).astype(np.float32)
+    plan = direct.Direct().plan(problem)
+    sums = np.einsum("nchw,kchw->nk", x, w)[..., None, None] + bias[:, None, None] + residual
+    none = np.zeros((1, 1, 1, 1), np.float32)  # the activation of what is summed already
+    expected = sums
+    y = residual.copy() if in_place else np.full(problem.y_shape, np.nan, np.float32)
+    found = plan(
+        x, plan.prepare(w), bias=bias, residual=y if in_place else residual, activation=activation, out=y
+    )
+    if activation is not None:
+        flat = sums.reshape(1, 1, 1, -1)
+        expected = ca.conv(flat, none + 1, activation=activation).reshape(sums.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_that_lie_apart():
+    problem = ConvProblem.parse("n12 c20 h1 w1 k37 r1 s1")
+    rng = np.random.default_rng(3)
+    wide = rng.integers(-3, 4, (12, 31, 1, 1)).astype(np.float32)
+    w = rng.integers(-3, 4, problem.w_shape).astype(np.float32)
+    plan = direct.Direct().plan(problem)
+    target = np.full((12, 50, 1, 1), np.nan, np.float32)
+    plan.bind(wide[:, 5:25], plan.prepare(w), target[:, 4:41]).run()
+    assert np.array_equal(target[:, 4:41, 0, 0], wide[:, 5:25, 0, 0] @ w[:, :, 0, 0].T)
+    assert np.isnan(target[:, :4]).all() and np.isnan(target[:, 41:]).all()
+
+
+def test_a_filter_serves_any_number_of_rows():
+    for filters in (1, 16, 100, 333, 1024):
+        layers = [ConvProblem((n, 60, 1, 1), (filters, 60, 1, 1)) for n in (3, 8, 9, 64, 128)]
+        forms = {direct.Direct().plan(layer).filter_form() for layer in layers}
+        assert len(forms) == 1
+
+
+def test_bits_do_not_depend_on_the_threads():
+    problem = ConvProblem.parse("n13 c2099 h1 w1 k30 r1 s1")
+    rng = np.random.default_rng(1)
+    x, w, _ = (rng.standard_normal(s, np.float32) for s in problem.array_shapes)
+    shared = direct.Direct().plan(problem)
+    with on_one_thread():
+        alone = direct.Direct().plan(problem)
+    assert alone.steps != shared.steps
+    assert np.array_equal(shared(x, w), alone(x, w))
+
+
+def test_every_tile_is_a_kernel():
+    """Heights and widths of tiles are those that registers hold, and threads have tiles of their own."""
+    lanes = simd.lanes(4)
+    for filters in (1, lanes, 5 * lanes + 1, 9 * lanes, 40 * lanes):
+        for rows in (3, 9, 17, 64, 127):
+            cut = matrix_rows.matrix_rows_cut(ConvProblem((rows, 90, 1, 1), (filters, 90, 1, 1)))
+            assert 0 < rows - (cut.tiles - 1) * cut.tall <= cut.tall
+            assert cut.tall in matrix_rows.heights(cut.vectors_of, cut.panels)
+            widths = np.diff(cut.vectors_of * np.arange(cut.panels + 1) // cut.panels)
+            assert widths.min() > 0 and widths.max() == cut.vectors
