@@ -43,6 +43,9 @@ TILE_ROWS = {
 }
 SUMS = 1.08  # times `tile_cycles`: 30 layers channels last, Zen 5
 LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
+# Of maps, 130 layers channels last, Zen 5: other forms have kernels for the filters that fill no vector, and read
+# inputs of many channels once for all panels.
+FILLED, MOST_TAPS = 0.88, 200  # of the lanes of all vectors, at least; and channels
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
 
 MATRIX_ROWS_ARGUMENTS = arguments(
@@ -271,8 +274,13 @@ def is_matrix(problem: ConvProblem) -> bool:
     plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
     if not (plain and p.gemm_m >= LEAST_ROWS and p.w_bytes <= cache_sizes()[1]):
         return False
-    single = math.prod(p.spatial_out) == 1 and p.layout == p.y_layout == "channels_first"
-    return single or p.layout == p.y_layout == "channels_last"
+    if p.layout != p.y_layout:
+        return False
+    if math.prod(p.spatial_out) == 1 and p.layout == "channels_first":
+        return True
+    lanes = simd.lanes(p.itemsize)
+    filled = p.gemm_n >= FILLED * lanes * -(-p.gemm_n // lanes)
+    return p.layout == "channels_last" and filled and p.gemm_k <= MOST_TAPS
 
 
 @cached_by_threads(256)
