@@ -212,8 +212,7 @@ class LinePass:
             return 0, 0, 0
         source = self.sources[step]
         error = rounding_of_sums(step, source, self.size)
-        positive = source.kind in "ub" and min(*step.weights, step.fill) >= 0  # where sums of 0 are exact
-        bounds = np.array((error, 1 - error, 0 if positive else -1), self.dtype)
+        bounds = np.array((error, 1 - error), self.dtype)
         kind = line_elements.KINDS.index(self.y_dtype.name)
         kernel = settling.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from convalgos.cpu.filtering.flat_windows import AT_ONCE, WORD, flat_lines, word_of
 from convalgos.cpu.filtering.line_elements import KINDS, loaded, stored
 from convalgos.cpu.filtering.line_sums import (
     ANTISYMMETRIC,
@@ -25,7 +26,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
-from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
+from convalgos.cpu.vectors.lanes import lane_masks, load_lanes, store_lanes
 from convalgos.cpu.vectors.packing import shorts_of_words
 from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of, vector_bytes
 
@@ -129,6 +130,8 @@ def fixed_rows(
     n, s = Integers(v.b, v.lanes, 4), Integers(v.b, 2 * v.lanes, 2)
     high, low, bits, digits = (n.broadcast(n.pointer(bounds), i) for i in range(4))
     w, pairs, last = n.pointer(weights), n.idiv(n.iadd(taps, 1), 2), n.isub(lines, 1)
+    again = _Again(v, SIGNED, table, exact, taps, y, y_step, bounds)
+    left = simd.allocate(v.b, WORD, MANY)  # of each line, pairs of elements that are summed again
 
     def block(at: Value, vectors: int, mask: Value = None) -> None:
         places = [s.iadd(at, m * s.lanes) for m in range(vectors)]
@@ -157,16 +160,22 @@ def fixed_rows(
             meet(n.imul(pair, 2), users)
         if MANY > 1:
             meet(n.imul(pairs, 2), [(1, n.isub(pairs, 1))])
+        some = n.integer(0)
         for r, row in enumerate(totals):
-            out, masks = s.pointer(n.iadd(y, n.imul(y_step, r))), []
-            for halves, place in zip(row, places, strict=True):
+            out, close = s.pointer(n.iadd(y, n.imul(y_step, r))), n.integer(0)
+            for m, (halves, place) in enumerate(zip(row, places, strict=True)):
                 words = [n.add(h.value, n.b.ashr(low.value, bits)) for h, low in halves]
                 few, value = _whole_parts(n, SIGNED, words, digits)
                 store_lanes(s, value, out, place, mask)
-                masks.append(few)
-            with n.b.if_then(_any_of(n, masks), likely=False):
-                begin, left = n.iadd(table, 16 * r), n.isub(count, at)
-                _in_order(v, SIGNED, masks, begin, exact, taps, out, at, left, bounds)
+                lanes = n.b.zext(n.b.bitcast(few, ir.IntType(n.lanes)), WORD)
+                close = n.b.or_(close, n.b.shl(lanes, n.integer(m * n.lanes)))
+            n.b.store(close, n.b.gep(left, [n.integer(r)], source_etype=WORD))
+            some = n.b.or_(some, close)
+        with n.b.if_then(n.b.icmp_unsigned("!=", some, n.integer(0)), likely=False), n.loop(MANY) as r:
+            close = n.b.load(n.b.gep(left, [r], source_etype=WORD), typ=WORD)
+            with n.b.if_then(n.b.icmp_unsigned("!=", close, n.integer(0))):
+                count_left = n.imin(n.isub(count, at), vectors * s.lanes)
+                again.settle(r, at, count_left, close)
 
     wide = 2 if MANY > 1 else 4
     loop_vectors(s, count, wide if v.lanes >= 16 else wide // 2, block)
@@ -197,54 +206,66 @@ def _whole_parts(n: Integers, SIGNED: int, words: list[Value], digits: Value) ->
     return few, packed if SIGNED else s.bit_xor(packed, s.const(SIGN))
 
 
-def _any_of(n: Integers, masks: Sequence[Value]) -> Value:
-    """Whether any lane is in one of some masks."""
-    first, *others = masks
-    for mask in others:
-        first = n.b.or_(first, mask)
-    bits = n.b.bitcast(first, ir.IntType(n.lanes))
-    return n.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+class _Again:
+    """Writes sums as float64, in SciPy's order, of every second line; arguments are those of `fixed_rows`."""
 
+    def __init__(
+        self, v: Vec, SIGNED: int, table: Value, exact: Value, taps: Value, y: Value, y_step: Value,
+        bounds: Value,
+    ):  # fmt: skip
+        order, self._row = Integers(v.b, 1, 4), word_of(v, v.integer(0))
+        self._order = v.b.load(order.at(order.pointer(bounds), NAMES.index("order")), typ=order.element)
+        self._wide, self._signed, self._y = Vec(v.b, vector_bytes() // 8, 8), SIGNED, (y, y_step)
+        self._exact, self._taps, self._table = self._wide.pointer(exact), taps, table
+        self._flat = flat_lines(v, 2, self._line, taps)
+        self._answer = word_of(v, v.integer(0))  # of flat windows
 
-def _in_order(
-    v: Vec, SIGNED: int, masks: Sequence[Value], table: Value, exact: Value, taps: Value, out: Value,
-    at: Value, count: Value, bounds: Value,
-) -> None:  # fmt: skip
-    """The sums of the masks as float64, in SciPy's order: of 8 elements at a time, of which any is in one."""
-    word, bits = ir.IntType(64), v.integer(0)
-    for m, mask in enumerate(masks):
-        lanes = v.b.zext(v.b.bitcast(mask, ir.IntType(v.lanes)), word)
-        bits = v.b.or_(bits, v.b.shl(lanes, v.integer(m * v.lanes)))
-    order = Integers(v.b, 1, 4)
-    which = v.b.load(order.at(order.pointer(bounds), NAMES.index("order")), typ=order.element)
-    with v.loop(len(masks) * v.lanes // 4) as group:
-        near = v.b.and_(v.b.lshr(bits, v.imul(group, 4)), v.integer(15))
-        with v.b.if_then(v.b.icmp_unsigned("!=", near, v.integer(0))):
-            for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
-                with v.b.if_then(v.b.icmp_signed("==", which, ir.Constant(order.element, each))):
-                    first = v.imul(group, 8)
-                    left = v.imin(v.isub(count, first), 8)
-                    _sum_again(v, SIGNED, each, table, exact, taps, out, v.iadd(at, first), left)
+    def settle(self, r: Value, at: Value, count: Value, close: Value) -> None:
+        """Some elements of a line, of which pairs are in the bits of a word, unless all windows are flat."""
+        v, step = self._wide, AT_ONCE * self._wide.lanes
+        v.b.store(r, self._row)
+        self._flat.forget_place()  # which is that of another line
+        flat, other = self._flat.find(at, count)
+        groups = v.b.select(other, v.integer(1), v.idiv(v.iadd(count, step - 1), step))
+        with v.loop(v.b.select(v.b.and_(flat, v.b.not_(other)), v.integer(0), groups)) as group:
+            first = v.imul(group, step)
+            near = v.b.and_(v.b.lshr(close, v.idiv(first, 2)), v.integer((1 << step // 2) - 1))
+            with v.b.if_then(v.b.or_(other, v.b.icmp_unsigned("!=", near, v.integer(0)))):
+                for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
+                    with v.b.if_then(v.b.icmp_signed("==", self._order, ir.Constant(self._order.type, each))):
+                        self._sum(each, v.iadd(at, first), v.isub(count, first))
+        with v.b.if_then(flat, likely=False):
+            s = Integers(v.b, vector_bytes() // 2, 2)
+            out = s.pointer(self._out)
+            with v.b.if_then(other):
+                v.b.store(v.b.zext(v.b.load(s.at(out, at), typ=s.element), WORD), self._answer)
+            value = s.spread(v.b.load(self._answer, typ=WORD))
+            with v.loop(v.idiv(v.iadd(count, s.lanes - 1), s.lanes)) as i:
+                first = v.imul(i, s.lanes)
+                s.store_masked(value, out, v.iadd(at, first), s.mask(v.isub(count, first)))
 
+    @property
+    def _out(self) -> Value:
+        v, (y, step) = self._wide, self._y
+        return v.iadd(y, v.imul(step, v.b.load(self._row, typ=WORD)))
 
-def _sum_again(
-    v: Vec, SIGNED: int, ORDER: int, table: Value, exact: Value, taps: Value, out: Value, at: Value,
-    count: Value,
-) -> None:  # fmt: skip
-    """Up to 8 sums as float64, in SciPy's order."""
-    wide = Vec(v.b, vector_bytes() // 8, 8)
-    w = wide.pointer(exact)
-    trunc = function_of(v.b, ir.FunctionType(wide.type, [wide.type]), f"llvm.trunc.{wide.suffix}")
-    with wide.loop(8 // wide.lanes) as i:
-        place = wide.imul(i, wide.lanes)
-        mask, place = wide.mask(wide.isub(count, place)), wide.iadd(at, place)
+    def _line(self, t: Value) -> Value:
+        v = self._wide
+        return v.table64(self._table, v.iadd(t, v.imul(v.b.load(self._row, typ=WORD), 2)))
+
+    def _sum(self, ORDER: int, at: Value, count: Value) -> None:
+        """Some vectors."""
+        v, kind, out = self._wide, SHORTS[self._signed], self._wide.pointer(self._out)
+        trunc = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.trunc.{v.suffix}")
+        places, masks = [v.iadd(at, m * v.lanes) for m in range(AT_ONCE)], lane_masks(v, count, AT_ONCE)
 
         def line(t: Value) -> list[Value]:
-            row = wide.pointer(wide.table64(table, t))
-            return [loaded(wide, SHORTS[SIGNED], row, place, mask)]
+            row = v.pointer(self._line(t))
+            return [loaded(v, kind, row, place, mask) for place, mask in zip(places, masks, strict=True)]
 
-        (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
-        stored(wide, SHORTS[SIGNED], v.b.call(trunc, [total]), out, place, mask)
+        totals = tap_sums(v, ORDER, line, self._exact, self._taps, AT_ONCE)
+        for total, place, mask in zip(totals, places, masks, strict=True):
+            stored(v, kind, v.b.call(trunc, [total]), out, place, mask)
 
 
 def loop_vectors(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:

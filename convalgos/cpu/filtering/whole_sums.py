@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from convalgos.cpu.filtering.flat_windows import AT_ONCE, WORD, flat_lines
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded, stored
 from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums, tap_sums
+from convalgos.cpu.filtering.settling import are_close
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
-from convalgos.cpu.vectors.lanes import store_lanes
+from convalgos.cpu.vectors.lanes import lane_masks, store_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
 
 FRACTION = 15  # digits behind the point of float32 from 256 to 511
@@ -67,14 +69,10 @@ def settled_rows(
 ) -> None:  # fmt: skip
     """y[r][i] = the whole part of sum_t w[t] * lines[r + t][i], as `cut_off` finds it."""
     near, places_of = v.pointer(bounds), (table, y, y_step)
-    low, high, certain = (v.broadcast(near, i) for i in range(3))
-    size_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}")
+    low, high = (v.broadcast(near, i) for i in range(2))
 
     def look(total: Value) -> tuple[Value, Value]:
-        whole = _whole_part(v, total)
-        left = v.b.call(size_of, [v.fsub(total, whole)])
-        few = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
-        return v.b.and_(few, v.b.fcmp_ordered(">", v.b.call(size_of, [total]), certain)), whole
+        return are_close(v, total, low, high), _whole_part(v, total)
 
     def store(value: Value, out: Value, place: Value, mask: Value) -> None:
         stored(v, KIND, value, out, place, mask)
@@ -122,36 +120,60 @@ def _settle_blocks(
     """
     table, y, y_step = places_of
     wide = Vec(v.b, vector_bytes() // 8, 8)
-    w, w_exact = v.pointer(weights), wide.pointer(exact)
+    w, w_exact, kind = v.pointer(weights), wide.pointer(exact), FLOAT if v.size == 4 else DOUBLE
     outs = [v.iadd(y, v.imul(y_step, r)) for r in range(MANY)]
+    flat = flat_lines(v, v.size, lambda t: v.table64(table, t), taps, MANY)
+    left = simd.allocate(v.b, WORD, MANY)  # of each line, lanes that are summed again
 
-    def again(r: int, at: Value, rest: Value) -> None:
-        """Some vectors of a line, in order."""
-        out = v.pointer(outs[r])
-        with v.loop(NARROW * (v.lanes // wide.lanes)) as part:
-            place = v.imul(part, wide.lanes)
-            mask, place = wide.mask(wide.isub(rest, place)), wide.iadd(at, place)
+    def in_order(r: Value, place: Value, rest: Value, vectors: int) -> list[Value]:
+        """Some vectors of a line."""
+        places = [v.iadd(place, m * wide.lanes) for m in range(vectors)]
+        masks = lane_masks(wide, rest, vectors)
 
-            def line(t: Value) -> list[Value]:
-                row = wide.pointer(wide.table64(table, wide.iadd(t, r)))
-                return [loaded(wide, FLOAT if v.size == 4 else DOUBLE, row, place, mask)]
+        def line(t: Value) -> list[Value]:
+            row = wide.pointer(wide.table64(table, wide.iadd(t, r)))
+            return [loaded(wide, kind, row, at, mask) for at, mask in zip(places, masks, strict=True)]
 
-            (total,) = tap_sums(wide, ORDER, line, w_exact, taps, 1)
-            stored(wide, KIND, _whole_part(wide, total), out, place, mask)
+        return tap_sums(wide, ORDER, line, w_exact, taps, vectors)
+
+    def finish(r: Value, totals: list[Value], place: Value, rest: Value) -> None:
+        out = v.pointer(v.iadd(y, v.imul(y_step, r)))
+        for m, (total, mask) in enumerate(zip(totals, lane_masks(wide, rest, len(totals)), strict=True)):
+            stored(wide, KIND, _whole_part(wide, total), out, v.iadd(place, m * wide.lanes), mask)
+
+    def again(at: Value, rest: Value) -> None:
+        """Some vectors of all lines."""
+        step = AT_ONCE * wide.lanes
+        width, first = v.imin(rest, NARROW * v.lanes), v.integer(0)
+        is_flat, total = flat.sum_of(at, width, lambda: in_order(first, at, rest, 1)[0])
+        with v.loop(MANY) as r, v.loop(NARROW * v.lanes // step) as part:
+            begin = v.imul(part, step)
+            place, over = v.iadd(at, begin), v.isub(rest, begin)
+            with v.b.if_else(is_flat) as (then, otherwise):
+                with then:
+                    finish(r, [total] * AT_ONCE, place, over)
+                with otherwise:
+                    here = v.b.lshr(v.b.load(v.b.gep(left, [r], source_etype=WORD), typ=WORD), begin)
+                    here = v.b.and_(here, v.integer((1 << step) - 1))
+                    with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
+                        finish(r, in_order(r, place, over, AT_ONCE), place, over)
 
     def block(at: Value, rest: Value = None) -> None:
         masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
         places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
         totals = shared_sums(v, table, w, taps, places, masks, MANY, begin)
+        some = v.integer(0)
         for r, row in enumerate(totals):
-            close = None
-            for total, place, mask in zip(row, places, masks, strict=True):
+            close = v.integer(0)
+            for m, (total, place, mask) in enumerate(zip(row, places, masks, strict=True)):
                 few, value = look(total.value)
-                close = few if close is None else v.b.or_(close, few)
+                bits = v.b.zext(v.b.bitcast(few, ir.IntType(v.lanes)), WORD)
+                close = v.b.or_(close, v.b.shl(bits, v.integer(m * v.lanes)))
                 store(value, v.pointer(outs[r]), place, mask)
-            lanes = v.b.bitcast(close, ir.IntType(v.lanes))
-            with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
-                again(r, at, v.integer(NARROW * v.lanes) if rest is None else rest)
+            v.b.store(close, v.b.gep(left, [v.integer(r)], source_etype=WORD))
+            some = v.b.or_(some, close)
+        with v.b.if_then(v.b.icmp_unsigned("!=", some, v.integer(0)), likely=False):
+            again(at, v.integer(NARROW * v.lanes) if rest is None else rest)
 
     loop_blocks(v, count, NARROW * v.lanes, block)
 
