@@ -13,14 +13,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convalgos.cpu.filtering.flat_windows import AT_ONCE, WORD, FlatWindows, flat_lines, word_of
+from convalgos.cpu.filtering.flat_windows import WORD, FlatWindows, flat_lines, variable_of
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, KINDS, loaded, stored
-from convalgos.cpu.filtering.line_sums import IN_ORDER, tap_sums
+from convalgos.cpu.filtering.line_sums import IN_ORDER
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.lanes import lane_masks
-from convalgos.cpu.vectors.simd import Register, Value, Vec, function_of, vector_bytes
+from convalgos.cpu.vectors.simd import Register, Value, Vec, function_of
 
 ROWS = 4  # of a window that are summed at a time
 MANY = 4  # windows of a vector from which on they are summed together, and of some that may all be flat
@@ -81,54 +82,15 @@ def settle_vectors(
         told_apart: emits what settles lanes, the bits of a word, of the float64 vector at a place, of which
             there is what a mask tells, by sums in any order, and gives those that it did not.
     """
-    source, out, w, near = (v.pointer(address) for address in (sums, y, weights, bounds))
-    wide = Vec(v.b, vector_bytes() // 8, 8)
+    source, out, near = (v.pointer(address) for address in (sums, y, bounds))
+    ordered = OrderedSums(v, FLOAT if v.size == 4 else DOUBLE, address, weights, taps)
+    again = _Again(v, KIND, ORDER, ordered, flat, out, told_apart)
     low, high = (v.broadcast(near, i) for i in range(2))
-
-    def in_order(place: Value, rest: Value, vectors: int) -> list[Value]:
-        """Some vectors from a place on, of which so many elements are left."""
-        masks = lane_masks(wide, rest, vectors)
-        places = [v.iadd(place, m * wide.lanes) for m in range(vectors)]
-
-        def line(t: Value) -> list[Value]:
-            row, kind = wide.pointer(address(t)), FLOAT if v.size == 4 else DOUBLE
-            return [loaded(wide, kind, row, at, mask) for at, mask in zip(places, masks, strict=True)]
-
-        return tap_sums(wide, ORDER, line, w, taps, vectors)
-
-    def store(totals: list[Value], place: Value, rest: Value) -> None:
-        for m, (total, mask) in enumerate(zip(totals, lane_masks(wide, rest, len(totals)), strict=True)):
-            stored(wide, KIND, total, out, v.iadd(place, m * wide.lanes), mask)
-
-    def again(at: Value, rest: Value, close: Value) -> None:
-        """The vectors at `at`, of which `rest` elements are left, some of which are still close."""
-        left = word_of(v, close)
-        with v.unless_negative(v.isub(bits_of(v, "ctpop", close), MANY)):
-            width = v.imin(rest, AT_ONCE * wide.lanes)
-            is_flat, total = flat.sum_of(at, width, lambda: in_order(at, rest, 1)[0])
-            with v.b.if_then(is_flat):
-                store([total] * AT_ONCE, at, rest)
-                v.b.store(v.integer(0), left)
-        with v.b.if_then(v.b.icmp_unsigned("!=", v.b.load(left, typ=WORD), v.integer(0))):
-            if told_apart is None:
-                store(in_order(at, rest, AT_ONCE), at, rest)
-            else:
-                one_by_one(at, rest, close, told_apart)
-
-    def one_by_one(at: Value, rest: Value, close: Value, told_apart: Callable[..., Value]) -> None:
-        with v.loop(AT_ONCE) as part:
-            first = v.imul(part, wide.lanes)
-            here = v.b.and_(v.b.lshr(close, first), v.integer((1 << wide.lanes) - 1))
-            with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
-                place, over = v.iadd(at, first), v.isub(rest, first)
-                left = told_apart(wide, place, wide.mask(over), here)
-                with v.b.if_then(v.b.icmp_unsigned("!=", left, v.integer(0)), likely=False):
-                    store(in_order(place, over, 1), place, over)
-
-    def settle(at: Value, rest: Value) -> None:
-        lanes = v.integer(0)
-        vectors = AT_ONCE * wide.lanes // v.lanes
-        for m, mask in enumerate(lane_masks(v, rest, vectors)):
+    step = AT_ONCE * ordered.v.lanes
+    with v.loop(v.idiv(v.iadd(count, step - 1), step)) as block:
+        at = v.imul(block, step)
+        rest, lanes = v.isub(count, at), v.integer(0)
+        for m, mask in enumerate(lane_masks(v, rest, step // v.lanes)):
             place = v.iadd(at, m * v.lanes)
             value = v.load_masked(source, place, mask)
             close = v.b.and_(are_close(v, value, low, high), mask)
@@ -136,12 +98,54 @@ def settle_vectors(
             bits = v.b.zext(v.b.bitcast(close, ir.IntType(v.lanes)), WORD)
             lanes = v.b.or_(lanes, v.b.shl(bits, v.integer(m * v.lanes)))
         with v.b.if_then(v.b.icmp_unsigned("!=", lanes, v.integer(0)), likely=False):
-            again(at, rest, lanes)
+            again.settle(at, rest, lanes)
 
-    step = AT_ONCE * wide.lanes
-    with v.loop(v.idiv(v.iadd(count, step - 1), step)) as i:
-        at = v.imul(i, step)
-        settle(at, v.isub(count, at))
+
+class _Again:
+    """Writes what settles vectors of which some lanes are close; arguments are those of `settle_vectors`."""
+
+    def __init__(
+        self, v: Vec, KIND: int, ORDER: int, ordered: OrderedSums, flat: FlatWindows, out: Value,
+        told_apart: Callable[[Vec, Value, Value, Value], Value] | None,
+    ):  # fmt: skip
+        self._v, self._kind, self._order, self._out = v, KIND, ORDER, out
+        self._ordered, self._flat, self._told_apart = ordered, flat, told_apart
+
+    def settle(self, at: Value, rest: Value, close: Value) -> None:
+        """Those at a place, of which so many elements are left; close: the bits of lanes."""
+        with self._v.b.if_then(self._v.b.not_(self._as_one(at, rest, close, AT_ONCE))):
+            if self._told_apart is None:
+                self._in_order(at, rest, AT_ONCE)
+            else:
+                self._one_by_one(at, rest, close, self._told_apart)
+
+    def _as_one(self, at: Value, rest: Value, close: Value, vectors: int) -> Value:
+        """Whether all windows are flat, and settled."""
+        v, ordered = self._v, self._ordered
+        done = variable_of(v, v.integer(0))
+        with v.unless_negative(v.isub(bits_of(v, "ctpop", close), MANY)):
+            width = v.imin(rest, vectors * ordered.v.lanes)
+            is_flat, total = self._flat.sum_of(at, width, lambda: ordered.of(self._order, at, rest, 1)[0])
+            with v.b.if_then(is_flat):
+                ordered.store(self._kind, [total] * vectors, self._out, at, rest)
+                v.b.store(v.integer(1), done)
+        return v.b.icmp_unsigned("!=", v.b.load(done, typ=WORD), v.integer(0))
+
+    def _in_order(self, at: Value, rest: Value, vectors: int) -> None:
+        totals = self._ordered.of(self._order, at, rest, vectors)
+        self._ordered.store(self._kind, totals, self._out, at, rest)
+
+    def _one_by_one(self, at: Value, rest: Value, close: Value, told_apart: Callable[..., Value]) -> None:
+        v, wide = self._v, self._ordered.v
+        with v.loop(AT_ONCE) as part:
+            first = v.imul(part, wide.lanes)
+            here = v.b.and_(v.b.lshr(close, first), v.integer((1 << wide.lanes) - 1))
+            with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
+                place, over = v.iadd(at, first), v.isub(rest, first)
+                with v.b.if_then(v.b.not_(self._as_one(place, over, here, 1))):
+                    left = told_apart(wide, place, wide.mask(over), here)
+                    with v.b.if_then(v.b.icmp_unsigned("!=", left, v.integer(0)), likely=False):
+                        self._in_order(place, over, 1)
 
 
 @jit.specialise
@@ -191,7 +195,7 @@ class _Windows:
     def told_apart(self, wide: Vec, place: Value, mask: Value, lanes: Value) -> Value:
         """See `settle_vectors`."""
         v, (_, _, window, *_) = self._v, self._summed
-        left = word_of(v, lanes)
+        left = variable_of(v, lanes)
         with v.b.if_then(v.b.icmp_unsigned("!=", window, v.integer(0)), likely=True):
             many = v.isub(bits_of(v, "ctpop", lanes), MANY)
             with v.choose(many) as (then, otherwise):
@@ -212,7 +216,7 @@ class _Windows:
         """The windows of some lanes, each by vectors along its rows."""
         v, (_, _, window, *_) = self._v, self._summed
         element = ir.IntType(8 * np.dtype(KINDS[self._kind]).itemsize)
-        rest = word_of(v, lanes)
+        rest = variable_of(v, lanes)
         v.b.store(v.integer(0), left)
         with v.loop(bits_of(v, "ctpop", lanes)):
             bits = v.b.load(rest, typ=WORD)

@@ -12,23 +12,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from convalgos.cpu.filtering.flat_windows import AT_ONCE, WORD, flat_lines, word_of
-from convalgos.cpu.filtering.line_elements import KINDS, loaded, stored
+from convalgos.cpu.filtering.flat_windows import WORD, flat_lines, variable_of
+from convalgos.cpu.filtering.line_elements import KINDS
 from convalgos.cpu.filtering.line_sums import (
     ANTISYMMETRIC,
     IN_ORDER,
     ROWS,
     SYMMETRIC,
     shared_sums,
-    tap_sums,
 )
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
-from convalgos.cpu.vectors.lanes import lane_masks, load_lanes, store_lanes
+from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.packing import shorts_of_words
-from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of, vector_bytes
+from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of
 
 FRACTION = 15  # binary digits behind the point of a sum
 SIGN = -(1 << 15)  # turns numbers of 16 bits without a sign into such with one, by `bit_xor`
@@ -213,16 +213,16 @@ class _Again:
         self, v: Vec, SIGNED: int, table: Value, exact: Value, taps: Value, y: Value, y_step: Value,
         bounds: Value,
     ):  # fmt: skip
-        order, self._row = Integers(v.b, 1, 4), word_of(v, v.integer(0))
+        order, self._row = Integers(v.b, 1, 4), variable_of(v, v.integer(0))
         self._order = v.b.load(order.at(order.pointer(bounds), NAMES.index("order")), typ=order.element)
-        self._wide, self._signed, self._y = Vec(v.b, vector_bytes() // 8, 8), SIGNED, (y, y_step)
-        self._exact, self._taps, self._table = self._wide.pointer(exact), taps, table
+        self._v, self._kind, self._table, self._y = v, SHORTS[SIGNED], table, (y, y_step)
+        self._sums = OrderedSums(v, self._kind, self._line, exact, taps)
         self._flat = flat_lines(v, 2, self._line, taps)
-        self._answer = word_of(v, v.integer(0))  # of flat windows
+        self._answer = variable_of(v, v.integer(0))  # of flat windows
 
     def settle(self, r: Value, at: Value, count: Value, close: Value) -> None:
         """Some elements of a line, of which pairs are in the bits of a word, unless all windows are flat."""
-        v, step = self._wide, AT_ONCE * self._wide.lanes
+        v, step = self._v, AT_ONCE * self._sums.v.lanes
         v.b.store(r, self._row)
         self._flat.forget_place()  # which is that of another line
         flat, other = self._flat.find(at, count)
@@ -231,41 +231,37 @@ class _Again:
             first = v.imul(group, step)
             near = v.b.and_(v.b.lshr(close, v.idiv(first, 2)), v.integer((1 << step // 2) - 1))
             with v.b.if_then(v.b.or_(other, v.b.icmp_unsigned("!=", near, v.integer(0)))):
-                for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
-                    with v.b.if_then(v.b.icmp_signed("==", self._order, ir.Constant(self._order.type, each))):
-                        self._sum(each, v.iadd(at, first), v.isub(count, first))
+                self._in_order(v.iadd(at, first), v.isub(count, first))
         with v.b.if_then(flat, likely=False):
-            s = Integers(v.b, vector_bytes() // 2, 2)
-            out = s.pointer(self._out)
-            with v.b.if_then(other):
-                v.b.store(v.b.zext(v.b.load(s.at(out, at), typ=s.element), WORD), self._answer)
-            value = s.spread(v.b.load(self._answer, typ=WORD))
-            with v.loop(v.idiv(v.iadd(count, s.lanes - 1), s.lanes)) as i:
-                first = v.imul(i, s.lanes)
-                s.store_masked(value, out, v.iadd(at, first), s.mask(v.isub(count, first)))
+            self._fill(at, count, other)
+
+    def _line(self, t: Value) -> Value:
+        v = self._v
+        return v.table64(self._table, v.iadd(t, v.imul(v.b.load(self._row, typ=WORD), 2)))
 
     @property
     def _out(self) -> Value:
-        v, (y, step) = self._wide, self._y
-        return v.iadd(y, v.imul(step, v.b.load(self._row, typ=WORD)))
+        v, (y, step) = self._v, self._y
+        return v.pointer(v.iadd(y, v.imul(step, v.b.load(self._row, typ=WORD))))
 
-    def _line(self, t: Value) -> Value:
-        v = self._wide
-        return v.table64(self._table, v.iadd(t, v.imul(v.b.load(self._row, typ=WORD), 2)))
-
-    def _sum(self, ORDER: int, at: Value, count: Value) -> None:
+    def _in_order(self, at: Value, count: Value) -> None:
         """Some vectors."""
-        v, kind, out = self._wide, SHORTS[self._signed], self._wide.pointer(self._out)
-        trunc = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.trunc.{v.suffix}")
-        places, masks = [v.iadd(at, m * v.lanes) for m in range(AT_ONCE)], lane_masks(v, count, AT_ONCE)
+        v, wide = self._v.b, self._sums.v
+        trunc = function_of(v, ir.FunctionType(wide.type, [wide.type]), f"llvm.trunc.{wide.suffix}")
+        for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
+            with v.if_then(v.icmp_signed("==", self._order, ir.Constant(self._order.type, each))):
+                totals = [v.call(trunc, [total]) for total in self._sums.of(each, at, count, AT_ONCE)]
+                self._sums.store(self._kind, totals, self._out, at, count)
 
-        def line(t: Value) -> list[Value]:
-            row = v.pointer(self._line(t))
-            return [loaded(v, kind, row, place, mask) for place, mask in zip(places, masks, strict=True)]
-
-        totals = tap_sums(v, ORDER, line, self._exact, self._taps, AT_ONCE)
-        for total, place, mask in zip(totals, places, masks, strict=True):
-            stored(v, kind, v.b.call(trunc, [total]), out, place, mask)
+    def _fill(self, at: Value, count: Value, other: Value) -> None:
+        """Elements of a line by the first of them, if it is `other` than the last such one."""
+        v, s, out = self._v, Integers(self._v.b, 2 * self._v.lanes, 2), self._out
+        with v.b.if_then(other):
+            v.b.store(v.b.zext(v.b.load(s.at(out, at), typ=s.element), WORD), self._answer)
+        value = s.spread(v.b.load(self._answer, typ=WORD))
+        with v.loop(v.idiv(v.iadd(count, s.lanes - 1), s.lanes)) as i:
+            first = v.imul(i, s.lanes)
+            s.store_masked(value, out, v.iadd(at, first), s.mask(v.isub(count, first)))
 
 
 def loop_vectors(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:

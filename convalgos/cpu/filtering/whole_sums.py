@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from convalgos.cpu.filtering.flat_windows import AT_ONCE, WORD, flat_lines
-from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded, stored
-from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums, tap_sums
+from convalgos.cpu.filtering.flat_windows import WORD, flat_lines, variable_of
+from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, stored
+from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums
 from convalgos.cpu.filtering.settling import are_close
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
-from convalgos.cpu.vectors.lanes import lane_masks, store_lanes
-from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
+from convalgos.cpu.vectors.lanes import store_lanes
+from convalgos.cpu.vectors.simd import Value, Vec, function_of
 
 FRACTION = 15  # digits behind the point of float32 from 256 to 511
 WHOLE_ONE = 0x43808000  # the bits of 257
@@ -119,44 +120,38 @@ def _settle_blocks(
     places_of: table, y and its step; store: called with (value, line, place, mask or None).
     """
     table, y, y_step = places_of
-    wide = Vec(v.b, vector_bytes() // 8, 8)
-    w, w_exact, kind = v.pointer(weights), wide.pointer(exact), FLOAT if v.size == 4 else DOUBLE
+    w = v.pointer(weights)
     outs = [v.iadd(y, v.imul(y_step, r)) for r in range(MANY)]
     flat = flat_lines(v, v.size, lambda t: v.table64(table, t), taps, MANY)
+    line = variable_of(v, v.integer(0))  # that is summed in order
+
+    def address(t: Value) -> Value:
+        return v.table64(table, v.iadd(t, v.b.load(line, typ=WORD)))
+
+    ordered = OrderedSums(v, FLOAT if v.size == 4 else DOUBLE, address, exact, taps)
     left = simd.allocate(v.b, WORD, MANY)  # of each line, lanes that are summed again
 
-    def in_order(r: Value, place: Value, rest: Value, vectors: int) -> list[Value]:
-        """Some vectors of a line."""
-        places = [v.iadd(place, m * wide.lanes) for m in range(vectors)]
-        masks = lane_masks(wide, rest, vectors)
-
-        def line(t: Value) -> list[Value]:
-            row = wide.pointer(wide.table64(table, wide.iadd(t, r)))
-            return [loaded(wide, kind, row, at, mask) for at, mask in zip(places, masks, strict=True)]
-
-        return tap_sums(wide, ORDER, line, w_exact, taps, vectors)
-
-    def finish(r: Value, totals: list[Value], place: Value, rest: Value) -> None:
-        out = v.pointer(v.iadd(y, v.imul(y_step, r)))
-        for m, (total, mask) in enumerate(zip(totals, lane_masks(wide, rest, len(totals)), strict=True)):
-            stored(wide, KIND, _whole_part(wide, total), out, v.iadd(place, m * wide.lanes), mask)
+    def finish(totals: list[Value], place: Value, rest: Value) -> None:
+        out = v.pointer(v.iadd(y, v.imul(y_step, v.b.load(line, typ=WORD))))
+        ordered.store(KIND, [_whole_part(ordered.v, total) for total in totals], out, place, rest)
 
     def again(at: Value, rest: Value) -> None:
         """Some vectors of all lines."""
-        step = AT_ONCE * wide.lanes
-        width, first = v.imin(rest, NARROW * v.lanes), v.integer(0)
-        is_flat, total = flat.sum_of(at, width, lambda: in_order(first, at, rest, 1)[0])
+        step, width = AT_ONCE * ordered.v.lanes, v.imin(rest, NARROW * v.lanes)
+        v.b.store(v.integer(0), line)
+        is_flat, total = flat.sum_of(at, width, lambda: ordered.of(ORDER, at, rest, 1)[0])
         with v.loop(MANY) as r, v.loop(NARROW * v.lanes // step) as part:
+            v.b.store(r, line)
             begin = v.imul(part, step)
             place, over = v.iadd(at, begin), v.isub(rest, begin)
             with v.b.if_else(is_flat) as (then, otherwise):
                 with then:
-                    finish(r, [total] * AT_ONCE, place, over)
+                    finish([total] * AT_ONCE, place, over)
                 with otherwise:
                     here = v.b.lshr(v.b.load(v.b.gep(left, [r], source_etype=WORD), typ=WORD), begin)
                     here = v.b.and_(here, v.integer((1 << step) - 1))
                     with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
-                        finish(r, in_order(r, place, over, AT_ONCE), place, over)
+                        finish(ordered.of(ORDER, place, over, AT_ONCE), place, over)
 
     def block(at: Value, rest: Value = None) -> None:
         masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
