@@ -24,9 +24,14 @@ class FlatWindows:
     Args:
         rows, columns: of a window: lines, and elements of each of them that it spans.
         line: emits the address of a line.
+        pays: whether to look for them takes less time than to sum them.
     """
 
-    def __init__(self, v: Vec, size: int, line: Callable[[Value], Value], rows: Value, columns: Value):
+    def __init__(
+        self, v: Vec, size: int, line: Callable[[Value], Value], rows: Value, columns: Value,
+        pays: Value = None,
+    ):  # fmt: skip
+        self._pays = ir.Constant(ir.IntType(1), 1) if pays is None else pays
         self._v, self._line = Integers(v.b, vector_bytes() // size, size), line
         self._rows, self._columns = rows, columns
         wide = Vec(v.b, vector_bytes() // 8, 8)
@@ -57,7 +62,7 @@ class FlatWindows:
         first, last = self._element(n.integer(0), at), self._element(n.isub(self._rows, 1), n.isub(end, 1))
         middle = self._element(n.idiv(self._rows, 2), n.idiv(n.iadd(at, end), 2))
         alike = b.and_(b.icmp_unsigned("==", first, last), b.icmp_unsigned("==", first, middle))
-        with b.if_then(alike, likely=False):
+        with b.if_then(b.and_(self._pays, alike), likely=False):
             begin = n.imax(at, b.load(self._end, typ=WORD))
             unequal = self._unequal(first, begin, end)
             b.store(b.select(unequal, n.integer(0), end), self._end)
@@ -121,4 +126,4 @@ def flat_lines(
     along = v.b.icmp_signed("==", v.isub(last, first), v.imul(final, size))
     shifted = v.b.and_(apart, along)
     rows, columns = v.b.select(shifted, one, v.iadd(taps, MANY - 1)), v.b.select(shifted, taps, one)
-    return FlatWindows(v, size, address, rows, columns)
+    return FlatWindows(v, size, address, rows, columns, None if MANY > 1 or size == 2 else shifted)

@@ -16,7 +16,7 @@ import numpy as np
 from convalgos.cpu.filtering.flat_windows import WORD, FlatWindows, flat_lines, variable_of
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, KINDS, loaded, stored
 from convalgos.cpu.filtering.line_sums import IN_ORDER
-from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, MANY, OrderedSums, all_bits, any_of, bits_of
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
@@ -24,7 +24,6 @@ from convalgos.cpu.vectors.lanes import lane_masks
 from convalgos.cpu.vectors.simd import Register, Value, Vec, function_of
 
 ROWS = 4  # of a window that are summed at a time
-MANY = 4  # windows of a vector from which on they are summed together, and of some that may all be flat
 BOUNDS = 8  # elements before the weights of a window, of which two are bounds
 CERTAIN = 0.5  # magnitude up to which the whole part is 0, on whichever side of 0 a sum lies
 
@@ -89,16 +88,14 @@ def settle_vectors(
     step = AT_ONCE * ordered.v.lanes
     with v.loop(v.idiv(v.iadd(count, step - 1), step)) as block:
         at = v.imul(block, step)
-        rest, lanes = v.isub(count, at), v.integer(0)
+        rest, close = v.isub(count, at), []
         for m, mask in enumerate(lane_masks(v, rest, step // v.lanes)):
             place = v.iadd(at, m * v.lanes)
             value = v.load_masked(source, place, mask)
-            close = v.b.and_(are_close(v, value, low, high), mask)
+            close.append(v.b.and_(are_close(v, value, low, high), mask))
             stored(v, KIND, value, out, place, mask)
-            bits = v.b.zext(v.b.bitcast(close, ir.IntType(v.lanes)), WORD)
-            lanes = v.b.or_(lanes, v.b.shl(bits, v.integer(m * v.lanes)))
-        with v.b.if_then(v.b.icmp_unsigned("!=", lanes, v.integer(0)), likely=False):
-            again.settle(at, rest, lanes)
+        with v.b.if_then(any_of(v, close), likely=False):
+            again.settle(at, rest, all_bits(v, close))
 
 
 class _Again:
@@ -114,10 +111,7 @@ class _Again:
     def settle(self, at: Value, rest: Value, close: Value) -> None:
         """Those at a place, of which so many elements are left; close: the bits of lanes."""
         with self._v.b.if_then(self._v.b.not_(self._as_one(at, rest, close, AT_ONCE))):
-            if self._told_apart is None:
-                self._in_order(at, rest, AT_ONCE)
-            else:
-                self._one_by_one(at, rest, close, self._told_apart)
+            self._one_by_one(at, rest, close)
 
     def _as_one(self, at: Value, rest: Value, close: Value, vectors: int) -> Value:
         """Whether all windows are flat, and settled."""
@@ -131,21 +125,23 @@ class _Again:
                 v.b.store(v.integer(1), done)
         return v.b.icmp_unsigned("!=", v.b.load(done, typ=WORD), v.integer(0))
 
-    def _in_order(self, at: Value, rest: Value, vectors: int) -> None:
-        totals = self._ordered.of(self._order, at, rest, vectors)
-        self._ordered.store(self._kind, totals, self._out, at, rest)
-
-    def _one_by_one(self, at: Value, rest: Value, close: Value, told_apart: Callable[..., Value]) -> None:
+    def _one_by_one(self, at: Value, rest: Value, close: Value) -> None:
         v, wide = self._v, self._ordered.v
         with v.loop(AT_ONCE) as part:
             first = v.imul(part, wide.lanes)
             here = v.b.and_(v.b.lshr(close, first), v.integer((1 << wide.lanes) - 1))
             with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
                 place, over = v.iadd(at, first), v.isub(rest, first)
-                with v.b.if_then(v.b.not_(self._as_one(place, over, here, 1))):
-                    left = told_apart(wide, place, wide.mask(over), here)
-                    with v.b.if_then(v.b.icmp_unsigned("!=", left, v.integer(0)), likely=False):
-                        self._in_order(place, over, 1)
+                if self._told_apart is None:
+                    self._in_order(place, over)
+                else:
+                    with v.b.if_then(v.b.not_(self._as_one(place, over, here, 1))):
+                        left = self._told_apart(wide, place, wide.mask(over), here)
+                        with v.b.if_then(v.b.icmp_unsigned("!=", left, v.integer(0)), likely=False):
+                            self._in_order(place, over)
+
+    def _in_order(self, at: Value, rest: Value) -> None:
+        self._ordered.store(self._kind, self._ordered.of(self._order, at, rest, 1), self._out, at, rest)
 
 
 @jit.specialise
@@ -229,12 +225,6 @@ class _Windows:
             v.b.store(v.b.trunc(whole, element), v.b.gep(self._out, [at], source_etype=element))
             close = v.b.and_(v.b.shl(_close_lanes(wide, total, window), lane), v.b.shl(v.integer(1), lane))
             v.b.store(v.b.or_(v.b.load(left, typ=WORD), close), left)
-
-
-def bits_of(v: Vec, name: str, *given: Value) -> Value:
-    """LLVM's functions of the bits of a word."""
-    kind = ir.FunctionType(WORD, [each.type for each in given])
-    return v.b.call(function_of(v.b, kind, f"llvm.{name}.i64"), given)
 
 
 def _window_sum(

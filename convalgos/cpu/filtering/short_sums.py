@@ -21,7 +21,7 @@ from convalgos.cpu.filtering.line_sums import (
     SYMMETRIC,
     shared_sums,
 )
-from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums
+from convalgos.cpu.filtering.ordered_sums import MANY, OrderedSums, all_bits, any_of, bits_of
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
@@ -31,6 +31,7 @@ from convalgos.cpu.vectors.packing import shorts_of_words
 from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of
 
 FRACTION = 15  # binary digits behind the point of a sum
+PAIRS = 8  # elements of a line whose sums lie in four lanes of a vector of each half
 SIGN = -(1 << 15)  # turns numbers of 16 bits without a sign into such with one, by `bit_xor`
 SHORTS = KINDS.index("uint16"), KINDS.index("int16")  # by whether they have a sign
 NAMES = "high", "low", "bits", "digits", "order"
@@ -131,7 +132,6 @@ def fixed_rows(
     high, low, bits, digits = (n.broadcast(n.pointer(bounds), i) for i in range(4))
     w, pairs, last = n.pointer(weights), n.idiv(n.iadd(taps, 1), 2), n.isub(lines, 1)
     again = _Again(v, SIGNED, table, exact, taps, y, y_step, bounds)
-    left = simd.allocate(v.b, WORD, MANY)  # of each line, pairs of elements that are summed again
 
     def block(at: Value, vectors: int, mask: Value = None) -> None:
         places = [s.iadd(at, m * s.lanes) for m in range(vectors)]
@@ -160,22 +160,16 @@ def fixed_rows(
             meet(n.imul(pair, 2), users)
         if MANY > 1:
             meet(n.imul(pairs, 2), [(1, n.isub(pairs, 1))])
-        some = n.integer(0)
         for r, row in enumerate(totals):
-            out, close = s.pointer(n.iadd(y, n.imul(y_step, r))), n.integer(0)
-            for m, (halves, place) in enumerate(zip(row, places, strict=True)):
+            out, masks = s.pointer(n.iadd(y, n.imul(y_step, r))), []
+            for halves, place in zip(row, places, strict=True):
                 words = [n.add(h.value, n.b.ashr(low.value, bits)) for h, low in halves]
                 few, value = _whole_parts(n, SIGNED, words, digits)
                 store_lanes(s, value, out, place, mask)
-                lanes = n.b.zext(n.b.bitcast(few, ir.IntType(n.lanes)), WORD)
-                close = n.b.or_(close, n.b.shl(lanes, n.integer(m * n.lanes)))
-            n.b.store(close, n.b.gep(left, [n.integer(r)], source_etype=WORD))
-            some = n.b.or_(some, close)
-        with n.b.if_then(n.b.icmp_unsigned("!=", some, n.integer(0)), likely=False), n.loop(MANY) as r:
-            close = n.b.load(n.b.gep(left, [r], source_etype=WORD), typ=WORD)
-            with n.b.if_then(n.b.icmp_unsigned("!=", close, n.integer(0))):
-                count_left = n.imin(n.isub(count, at), vectors * s.lanes)
-                again.settle(r, at, count_left, close)
+                masks.append(few)
+            with n.b.if_then(any_of(n, masks), likely=False):
+                left = n.imin(n.isub(count, at), vectors * s.lanes)
+                again.settle(n.integer(r), at, left, all_bits(n, masks))
 
     wide = 2 if MANY > 1 else 4
     loop_vectors(s, count, wide if v.lanes >= 16 else wide // 2, block)
@@ -221,19 +215,34 @@ class _Again:
         self._answer = variable_of(v, v.integer(0))  # of flat windows
 
     def settle(self, r: Value, at: Value, count: Value, close: Value) -> None:
-        """Some elements of a line, of which pairs are in the bits of a word, unless all windows are flat."""
-        v, step = self._v, AT_ONCE * self._sums.v.lanes
+        """Some elements of a line, of which pairs are in the bits of a word, or flat windows."""
+        v, lanes = self._v, self._sums.v.lanes
         v.b.store(r, self._row)
-        self._flat.forget_place()  # which is that of another line
-        flat, other = self._flat.find(at, count)
-        groups = v.b.select(other, v.integer(1), v.idiv(v.iadd(count, step - 1), step))
-        with v.loop(v.b.select(v.b.and_(flat, v.b.not_(other)), v.integer(0), groups)) as group:
-            first = v.imul(group, step)
-            near = v.b.and_(v.b.lshr(close, v.idiv(first, 2)), v.integer((1 << step // 2) - 1))
-            with v.b.if_then(v.b.or_(other, v.b.icmp_unsigned("!=", near, v.integer(0)))):
-                self._in_order(v.iadd(at, first), v.isub(count, first))
-        with v.b.if_then(flat, likely=False):
-            self._fill(at, count, other)
+        many = v.b.icmp_unsigned(">=", bits_of(v, "ctpop", close), v.integer(MANY))
+        flat, other = self._flat_at(at, count, many)
+
+        with v.b.if_else(flat, likely=False) as (then, otherwise):
+            with then:
+                with v.b.if_then(other, likely=False):
+                    self._in_order(at, count)
+                self._fill(at, count, other)
+            with otherwise, v.loop(v.idiv(v.iadd(count, lanes - 1), lanes)) as part:
+                first = v.imul(part, lanes)
+                begin = v.imul(v.idiv(first, PAIRS), PAIRS // 2)
+                near = v.b.and_(v.b.lshr(close, begin), v.integer((1 << PAIRS // 2) - 1))
+                with v.b.if_then(v.b.icmp_unsigned("!=", near, v.integer(0))):
+                    self._in_order(v.iadd(at, first), v.isub(count, first))
+
+    def _flat_at(self, at: Value, count: Value, many: Value) -> tuple[Value, Value]:
+        """`FlatWindows.find` of windows of which many are close; no others are flat."""
+        v = self._v
+        found = [variable_of(v, v.integer(0)) for _ in range(2)]
+        with v.b.if_then(many, likely=False):
+            self._flat.forget_place()  # which is that of another line
+            for each, value in zip(found, self._flat.find(at, count), strict=True):
+                v.b.store(v.b.zext(value, WORD), each)
+        flat, other = (v.b.icmp_unsigned("!=", v.b.load(each, typ=WORD), v.integer(0)) for each in found)
+        return flat, other
 
     def _line(self, t: Value) -> Value:
         v = self._v
@@ -245,12 +254,11 @@ class _Again:
         return v.pointer(v.iadd(y, v.imul(step, v.b.load(self._row, typ=WORD))))
 
     def _in_order(self, at: Value, count: Value) -> None:
-        """Some vectors."""
         v, wide = self._v.b, self._sums.v
         trunc = function_of(v, ir.FunctionType(wide.type, [wide.type]), f"llvm.trunc.{wide.suffix}")
         for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
             with v.if_then(v.icmp_signed("==", self._order, ir.Constant(self._order.type, each))):
-                totals = [v.call(trunc, [total]) for total in self._sums.of(each, at, count, AT_ONCE)]
+                totals = [v.call(trunc, [total]) for total in self._sums.of(each, at, count, 1)]
                 self._sums.store(self._kind, totals, self._out, at, count)
 
     def _fill(self, at: Value, count: Value, other: Value) -> None:

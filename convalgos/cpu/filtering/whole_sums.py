@@ -11,7 +11,7 @@ from collections.abc import Callable
 from convalgos.cpu.filtering.flat_windows import WORD, flat_lines, variable_of
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, stored
 from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums
-from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums, all_bits, any_of
 from convalgos.cpu.filtering.settling import are_close
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
@@ -140,34 +140,39 @@ def _settle_blocks(
         step, width = AT_ONCE * ordered.v.lanes, v.imin(rest, NARROW * v.lanes)
         v.b.store(v.integer(0), line)
         is_flat, total = flat.sum_of(at, width, lambda: ordered.of(ORDER, at, rest, 1)[0])
+
+        def close_in(first: Value, count: int) -> Value:
+            lanes = v.b.load(v.b.gep(left, [v.b.load(line, typ=WORD)], source_etype=WORD), typ=WORD)
+            return v.b.and_(v.b.lshr(lanes, first), v.integer((1 << count) - 1))
+
+        def in_order(first: Value, vectors: int) -> None:
+            place, over = v.iadd(at, first), v.isub(rest, first)
+            finish(ordered.of(ORDER, place, over, vectors), place, over)
+
         with v.loop(MANY) as r, v.loop(NARROW * v.lanes // step) as part:
             v.b.store(r, line)
             begin = v.imul(part, step)
-            place, over = v.iadd(at, begin), v.isub(rest, begin)
             with v.b.if_else(is_flat) as (then, otherwise):
                 with then:
-                    finish([total] * AT_ONCE, place, over)
+                    finish([total] * AT_ONCE, v.iadd(at, begin), v.isub(rest, begin))
                 with otherwise:
-                    here = v.b.lshr(v.b.load(v.b.gep(left, [r], source_etype=WORD), typ=WORD), begin)
-                    here = v.b.and_(here, v.integer((1 << step) - 1))
-                    with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
-                        finish(ordered.of(ORDER, place, over, AT_ONCE), place, over)
+                    ordered.where(begin, close_in, in_order)
 
     def block(at: Value, rest: Value = None) -> None:
         masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
         places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
         totals = shared_sums(v, table, w, taps, places, masks, MANY, begin)
-        some = v.integer(0)
+        close = []  # masks of each line
         for r, row in enumerate(totals):
-            close = v.integer(0)
-            for m, (total, place, mask) in enumerate(zip(row, places, masks, strict=True)):
+            masks_of = []
+            for total, place, mask in zip(row, places, masks, strict=True):
                 few, value = look(total.value)
-                bits = v.b.zext(v.b.bitcast(few, ir.IntType(v.lanes)), WORD)
-                close = v.b.or_(close, v.b.shl(bits, v.integer(m * v.lanes)))
                 store(value, v.pointer(outs[r]), place, mask)
-            v.b.store(close, v.b.gep(left, [v.integer(r)], source_etype=WORD))
-            some = v.b.or_(some, close)
-        with v.b.if_then(v.b.icmp_unsigned("!=", some, v.integer(0)), likely=False):
+                masks_of.append(few)
+            close.append(masks_of)
+        with v.b.if_then(any_of(v, [few for masks_of in close for few in masks_of]), likely=False):
+            for r, masks_of in enumerate(close):
+                v.b.store(all_bits(v, masks_of), v.b.gep(left, [v.integer(r)], source_etype=WORD))
             again(at, v.integer(NARROW * v.lanes) if rest is None else rest)
 
     loop_blocks(v, count, NARROW * v.lanes, block)
