@@ -111,6 +111,7 @@ TOOLKIT = (
     "cpu/pooling/phase_maxima.py",
     "cpu/pooling/reductions.py",
     "cpu/sliding/kernels.py",
+    "cpu/sliding/reductions.py",
     "cpu/vectors/fft_codelets.py",
     "core/cook_toom.py",
 )  # a change in these recompiles all kernels

@@ -162,17 +162,15 @@ def _settle_blocks(
         masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
         places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
         totals = shared_sums(v, table, w, taps, places, masks, MANY, begin)
-        close = []  # masks of each line
+        close: list[list[Value]] = [[] for _ in totals]  # masks of each line
         for r, row in enumerate(totals):
-            masks_of = []
             for total, place, mask in zip(row, places, masks, strict=True):
                 few, value = look(total.value)
                 store(value, v.pointer(outs[r]), place, mask)
-                masks_of.append(few)
-            close.append(masks_of)
-        with v.b.if_then(any_of(v, [few for masks_of in close for few in masks_of]), likely=False):
-            for r, masks_of in enumerate(close):
-                v.b.store(all_bits(v, masks_of), v.b.gep(left, [v.integer(r)], source_etype=WORD))
+                close[r].append(few)
+        with v.b.if_then(any_of(v, [few for few_of in close for few in few_of]), likely=False):
+            for r, few_of in enumerate(close):
+                v.b.store(all_bits(v, few_of), v.b.gep(left, [v.integer(r)], source_etype=WORD))
             again(at, v.integer(NARROW * v.lanes) if rest is None else rest)
 
     loop_blocks(v, count, NARROW * v.lanes, block)
