@@ -93,7 +93,7 @@ def _passes(shape: tuple[int, ...], windows: Sequence[tuple[int, AxisWindow]], i
         along = AxisWindow(shape[further], *along[1:])
         between = shape[axis + 1 : further] if further > axis else (2,)
         after = math.prod(shape[further + 1 :])
-        if math.prod(between) == 1 and after * itemsize < NARROW <= behind * itemsize:
+        if math.prod(between) == 1 and after * itemsize < NARROW <= behind * max(itemsize, 2):
             del left[0]
             passes.append(_Pass(before, window, along, after))
         elif behind * itemsize < NARROW:
