@@ -15,6 +15,7 @@ from convalgos.cpu.vectors.lanes import load_lanes
 from convalgos.cpu.vectors.simd import Value, Vec, vector_bytes
 
 WORD = ir.IntType(64)
+ALWAYS = ir.Constant(ir.IntType(1), 1)
 NONE = -1  # no element has these bits: shorter ones have zeros before them, and of 8 bytes it is no number
 
 
@@ -22,18 +23,17 @@ class FlatWindows:
     """Writes what finds the sums of flat windows in lines of elements of so many bytes.
 
     Args:
-        rows, columns: of a window: lines, and elements of each of them that it spans.
         line: emits the address of a line.
-        pays: whether to look for them takes less time than to sum them.
+        window: emits (lines of a window, elements of each that it spans, whether to look for flat ones
+            takes less time than to sum them), where these are asked for.
     """
 
     def __init__(
-        self, v: Vec, size: int, line: Callable[[Value], Value], rows: Value, columns: Value,
-        pays: Value = None,
+        self, v: Vec, size: int, line: Callable[[Value], Value],
+        window: Callable[[], tuple[Value, Value, Value]],
     ):  # fmt: skip
-        self._pays = ir.Constant(ir.IntType(1), 1) if pays is None else pays
         self._v, self._line = Integers(v.b, vector_bytes() // size, size), line
-        self._rows, self._columns = rows, columns
+        self._window = window
         wide = Vec(v.b, vector_bytes() // 8, 8)
         self._wide, self._sum = wide, wide.register(wide.zero())
         self._known = variable_of(v, v.integer(NONE))  # what the last flat windows were of
@@ -58,13 +58,14 @@ class FlatWindows:
         last ones)."""
         b, n = self._v.b, self._v
         flat, other = variable_of(n, n.integer(0)), variable_of(n, n.integer(0))
-        end = n.isub(n.iadd(n.iadd(at, count), self._columns), 1)
-        first, last = self._element(n.integer(0), at), self._element(n.isub(self._rows, 1), n.isub(end, 1))
-        middle = self._element(n.idiv(self._rows, 2), n.idiv(n.iadd(at, end), 2))
+        rows, columns, pays = self._window()
+        end = n.isub(n.iadd(n.iadd(at, count), columns), 1)
+        first, last = self._element(n.integer(0), at), self._element(n.isub(rows, 1), n.isub(end, 1))
+        middle = self._element(n.idiv(rows, 2), n.idiv(n.iadd(at, end), 2))
         alike = b.and_(b.icmp_unsigned("==", first, last), b.icmp_unsigned("==", first, middle))
-        with b.if_then(b.and_(self._pays, alike), likely=False):
+        with b.if_then(b.and_(pays, alike), likely=False):
             begin = n.imax(at, b.load(self._end, typ=WORD))
-            unequal = self._unequal(first, begin, end)
+            unequal = self._unequal(rows, first, begin, end)
             b.store(b.select(unequal, n.integer(0), end), self._end)
             with b.if_then(b.not_(unequal)):
                 b.store(n.integer(1), flat)
@@ -84,14 +85,14 @@ class FlatWindows:
         bits = n.b.load(n.at(n.pointer(self._line(row)), at), typ=n.element)
         return bits if n.size == 8 else n.b.zext(bits, WORD)
 
-    def _unequal(self, first: Value, begin: Value, end: Value) -> Value:
+    def _unequal(self, rows: Value, first: Value, begin: Value, end: Value) -> Value:
         """Whether any element of the lines between two places is another one."""
         n, same, found = self._v, self._v.spread(first), self._v.register(self._v.zero())
         width = n.imax(n.isub(end, begin), 0)
 
         def look(at: Value, mask: Value = None) -> None:
             """A vector of each line."""
-            with n.loop(self._rows) as row:
+            with n.loop(rows) as row:
                 value = load_lanes(n, n.pointer(self._line(row)), n.iadd(begin, at), mask)
                 value = value if mask is None else n.b.select(mask, value, same)
                 found.set(n.bit_or(found.value, n.bit_xor(value, same)))
@@ -120,10 +121,14 @@ def flat_lines(
 
     MANY: windows below each other that are asked for at a time; there are as many more lines.
     """
-    one, final = v.integer(1), v.isub(taps, 1)
-    first, second, last = (address(t) for t in (v.integer(0), v.imin(one, final), final))
-    apart = v.b.icmp_signed("==", v.isub(second, first), v.integer(size))
-    along = v.b.icmp_signed("==", v.isub(last, first), v.imul(final, size))
-    shifted = v.b.and_(apart, along)
-    rows, columns = v.b.select(shifted, one, v.iadd(taps, MANY - 1)), v.b.select(shifted, taps, one)
-    return FlatWindows(v, size, address, rows, columns, None if MANY > 1 or size == 2 else shifted)
+
+    def window() -> tuple[Value, Value, Value]:
+        one, final = v.integer(1), v.isub(taps, 1)
+        first, second, last = (address(t) for t in (v.integer(0), v.imin(one, final), final))
+        apart = v.b.icmp_signed("==", v.isub(second, first), v.integer(size))
+        along = v.b.icmp_signed("==", v.isub(last, first), v.imul(final, size))
+        shifted = v.b.and_(apart, along)
+        rows, columns = v.b.select(shifted, one, v.iadd(taps, MANY - 1)), v.b.select(shifted, taps, one)
+        return rows, columns, ALWAYS if MANY > 1 or size == 2 else shifted
+
+    return FlatWindows(v, size, address, window)

@@ -13,14 +13,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convalgos.cpu.filtering.flat_windows import WORD, FlatWindows, flat_lines, variable_of
+from convalgos.cpu.filtering.flat_windows import ALWAYS, WORD, FlatWindows, flat_lines, variable_of
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, KINDS, loaded, stored
 from convalgos.cpu.filtering.line_sums import IN_ORDER
-from convalgos.cpu.filtering.ordered_sums import AT_ONCE, MANY, OrderedSums, all_bits, any_of, bits_of
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, MANY, OrderedSums, bits_of
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
-from convalgos.cpu.vectors.lanes import lane_masks
 from convalgos.cpu.vectors.simd import Register, Value, Vec, function_of
 
 ROWS = 4  # of a window that are summed at a time
@@ -83,19 +82,26 @@ def settle_vectors(
     """
     source, out, near = (v.pointer(address) for address in (sums, y, bounds))
     ordered = OrderedSums(v, FLOAT if v.size == 4 else DOUBLE, address, weights, taps)
-    again = _Again(v, KIND, ORDER, ordered, flat, out, told_apart)
+    step = AT_ONCE * ordered.v.lanes if told_apart else v.lanes  # lines may be short
+    again = _Again(v, KIND, ORDER, ordered, flat, out, step // ordered.v.lanes, told_apart)
     low, high = (v.broadcast(near, i) for i in range(2))
-    step = AT_ONCE * ordered.v.lanes
+
+    def close_in(place: Value, rest: Value) -> Value:
+        """The lanes of a vector, which is stored, that are next to whole numbers."""
+        mask = v.mask(rest)
+        value = v.load_masked(source, place, mask)
+        lanes = v.b.and_(are_close(v, value, low, high), mask)
+        stored(v, KIND, value, out, place, mask)
+        return v.b.zext(v.b.bitcast(lanes, ir.IntType(v.lanes)), WORD)
+
     with v.loop(v.idiv(v.iadd(count, step - 1), step)) as block:
         at = v.imul(block, step)
-        rest, close = v.isub(count, at), []
-        for m, mask in enumerate(lane_masks(v, rest, step // v.lanes)):
-            place = v.iadd(at, m * v.lanes)
-            value = v.load_masked(source, place, mask)
-            close.append(v.b.and_(are_close(v, value, low, high), mask))
-            stored(v, KIND, value, out, place, mask)
-        with v.b.if_then(any_of(v, close), likely=False):
-            again.settle(at, rest, all_bits(v, close))
+        rest, close = v.isub(count, at), v.integer(0)
+        for first in range(0, step, v.lanes):
+            bits = close_in(v.iadd(at, first), v.isub(rest, first))
+            close = v.b.or_(close, v.b.shl(bits, v.integer(first)))
+        with v.b.if_then(v.b.icmp_unsigned("!=", close, v.integer(0)), likely=False):
+            again.settle(at, rest, close)
 
 
 class _Again:
@@ -103,14 +109,14 @@ class _Again:
 
     def __init__(
         self, v: Vec, KIND: int, ORDER: int, ordered: OrderedSums, flat: FlatWindows, out: Value,
-        told_apart: Callable[[Vec, Value, Value, Value], Value] | None,
+        vectors: int, told_apart: Callable[[Vec, Value, Value, Value], Value] | None,
     ):  # fmt: skip
-        self._v, self._kind, self._order, self._out = v, KIND, ORDER, out
+        self._v, self._kind, self._order, self._out, self._vectors = v, KIND, ORDER, out, vectors
         self._ordered, self._flat, self._told_apart = ordered, flat, told_apart
 
     def settle(self, at: Value, rest: Value, close: Value) -> None:
         """Those at a place, of which so many elements are left; close: the bits of lanes."""
-        with self._v.b.if_then(self._v.b.not_(self._as_one(at, rest, close, AT_ONCE))):
+        with self._v.b.if_then(self._v.b.not_(self._as_one(at, rest, close, self._vectors))):
             self._one_by_one(at, rest, close)
 
     def _as_one(self, at: Value, rest: Value, close: Value, vectors: int) -> Value:
@@ -127,7 +133,7 @@ class _Again:
 
     def _one_by_one(self, at: Value, rest: Value, close: Value) -> None:
         v, wide = self._v, self._ordered.v
-        with v.loop(AT_ONCE) as part:
+        with v.loop(self._vectors) as part:
             first = v.imul(part, wide.lanes)
             here = v.b.and_(v.b.lshr(close, first), v.integer((1 << wide.lanes) - 1))
             with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
@@ -174,9 +180,12 @@ def cut_off_windows(
         begin = v.table64(table, v.table64(places, t))
         return v.iadd(begin, v.table64(places, v.iadd(taps, t)))
 
-    # the last tap but the first, which stands behind all others, lies at the end of a row
-    extent = v.iadd(v.idiv(v.table64(places, v.isub(v.imul(taps, 2), 2)), v.size), 1)
-    flat = FlatWindows(v, v.size, lambda row: v.table64(table, row), v.idiv(taps, columns), extent)
+    def window_of() -> tuple[Value, Value, Value]:
+        # the last tap but the first, which stands behind all others, lies at the end of a row
+        extent = v.iadd(v.idiv(v.table64(places, v.isub(v.imul(taps, 2), 2)), v.size), 1)
+        return v.idiv(taps, columns), extent, ALWAYS
+
+    flat = FlatWindows(v, v.size, lambda row: v.table64(table, row), window_of)
     told_apart = _Windows(v, KIND, table, window, taps, columns, y).told_apart
     settle_vectors(v, KIND, IN_ORDER, address, flat, weights, taps, count, sums, y, bounds, told_apart)
 
