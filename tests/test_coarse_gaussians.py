@@ -26,6 +26,7 @@ from convalgos.cpu.filtering.coarse_grids import (
 )
 from convalgos.cpu.filtering.grid_lines import GridLinePass
 from convalgos.cpu.filtering.panel_passes import PanelPass, panel_width
+from convalgos.cpu.filtering.plane_products import are_of_all
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.cpu.vectors import simd
 from convalgos.ndimage import approximations
@@ -416,3 +417,29 @@ def test_large_numbers_do_not_overflow(shape, axis):
         axes = None if axis is None else (axis,)
         y = ndimage.gaussian_filter(x, 30, max_rel_error=1e-3, axes=axes)
         assert (abs(y / x - 1) < 1e-3).all()
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "uint8", "int16"])
+def test_planes_of_short_rows_are_summed_by_matrices(name):
+    dtype, rng = np.dtype(name), np.random.default_rng(3)
+    for inner, shape in ((2, (5, 40)), (9, (300, 21)), (16, (3, 8)), (7, (1, 110)), (13, (40, 33))):
+        for mode, threads in zip(MODES, (1, 2, 3, 2, 1), strict=True):
+            x = rng.random((*shape, inner)) - 0.3
+            x = x.astype(dtype) if dtype.kind == "f" else (x * 90 + 30).astype(dtype)
+            how = {"mode": mode, "cval": 7.0, "axes": 1}
+            top = max(7.0 * (mode == "constant"), float(np.abs(x.astype("d")).max()))
+            for sigma in (14, 60):
+                with threads_of_calls(threads):
+                    y = ndimage.gaussian_filter(x, sigma, max_rel_error=1e-3, **how)
+                expected = scipys.gaussian_filter(x.astype(np.float64), sigma, **how)
+                off = np.abs(y - expected).max()
+                assert off <= 1e-3 * top + (0 if dtype.kind == "f" else 1)
+
+
+def test_which_sums_are_those_of_planes():
+    middle = coarse_gaussian(20.0, 80, 11.0).middle
+    for boundary in ("symmetric", "reflect", "edge", "wrap", "constant"):
+        step = fitting_step(boundary, 60, 11.0)
+        down, back = sums_of_rows(boundary, 60, step, middle, np.inf)
+        assert len(back) < 2 and are_of_all(60, [down, *back])
+        assert not are_of_all(60, [each for each in sums_on_grid(boundary, 600, step, middle) if each])

@@ -5,6 +5,7 @@ import pytest
 from scipy import ndimage as scipys
 
 from convalgos import ndimage
+from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.sliding.quotients import short_quotient
 from convalgos.ndimage import converted_windows, footprints, known_calls
 
@@ -245,3 +246,18 @@ def test_derivatives_in_place_are_those_of_the_input_as_it_was(dtype):
         over = numbers(np.random.default_rng(0), (16, 9, 11), dtype)
         expected = call(over[:-3].copy(), *given)
         assert np.array_equal(call(over[:-3], *given, output=over[3:]), expected)
+
+
+@pytest.mark.parametrize("char", "BhfdQ")
+@pytest.mark.parametrize("mode", ["reflect", "constant", "wrap"])
+def test_short_rows_some_at_a_time(char, mode):
+    """Their number is no multiple of those that lie in a line, and planes end between."""
+    rng = np.random.default_rng(5)
+    for shape, size, axes in (
+        ((301, 5), (9, 4), (0, 1)), ((2, 190, 11), (3, 17), (1, 2)), ((257, 16), (1, 11), (0, 1)),
+        ((97, 3, 2), (5, 2), (0, 1)), ((43, 9), (2, 8), (1, 0)), ((4, 7, 60, 3), (3, 5), (2, 3)),
+    ):  # fmt: skip
+        x = rng.integers(0, 250, shape).astype(char)
+        with threads_of_calls(2):
+            for name in FILTERS:
+                check(name, x, size, mode=mode, cval=3, axes=axes, origin=(0, -1))

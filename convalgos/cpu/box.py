@@ -26,8 +26,8 @@ from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.array_pass import CompiledPass
 from convalgos.cpu.runtime.plan import CALL
-from convalgos.cpu.sliding.kernels import LINED, WEIGHTED
 from convalgos.cpu.sliding.plan import DIRECT, RowPhase, SlidingPlan, sliding_plan
+from convalgos.cpu.sliding.reductions import LINED, WEIGHTED
 from convalgos.cpu.sliding.steps import sliding_steps
 from convalgos.cpu.vectors import simd
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.cpu.sliding.kernels import MAXIMUM, MEAN, MINIMUM
+from convalgos.cpu.sliding.reductions import MAXIMUM, MEAN, MINIMUM
 from convalgos.ndimage.arguments import real_number
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.boundaries import OUTSIDE, source_indices
-from convalgos.cpu.sliding.kernels import MINIMUM
 from convalgos.cpu.sliding.marked import MarkedWindow
 from convalgos.cpu.sliding.passes import Slides
+from convalgos.cpu.sliding.reductions import MINIMUM
 from convalgos.ndimage.arguments import InvalidArgument
 from convalgos.ndimage.conversions import cast, holds
 from convalgos.ndimage.known_calls import Write

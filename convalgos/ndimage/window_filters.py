@@ -12,8 +12,8 @@ import numpy as np
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
-from convalgos.cpu.sliding.kernels import MAXIMUM, MEAN, MINIMUM
 from convalgos.cpu.sliding.passes import Slides
+from convalgos.cpu.sliding.reductions import MAXIMUM, MEAN, MINIMUM
 from convalgos.ndimage.arguments import (
     InvalidArgument,
     InvalidType,

@@ -35,6 +35,7 @@ from convalgos.cpu.filtering.coarse_grids import (
 from convalgos.cpu.filtering.coarse_lines import BlockPass
 from convalgos.cpu.filtering.grid_lines import GridLinePass
 from convalgos.cpu.filtering.panel_passes import PanelPass, takes_panels
+from convalgos.cpu.filtering.plane_products import PlanePass, are_of_all, widest_row
 from convalgos.cpu.filtering.row_sums import RowPass, RowSums
 from convalgos.cpu.runtime.array_steps import ArrayStep, array_steps_of, chained
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
@@ -146,7 +147,7 @@ class CoarseChain:
     ):  # fmt: skip
         self._dtype, self._fill, self._threads = dtype, fill, plan_threads()
         self._count = math.prod(shape)
-        self._passes: list[RowPass | BlockPass | GridLinePass | PanelPass] = []
+        self._passes: list[RowPass | BlockPass | GridLinePass | PanelPass | PlanePass] = []
         self._add(shape, axes, of, into)
         counts = [one.count for one in self._passes[:-1]]
         self._sizes = [max(counts[i::2], default=0) for i in range(2)]
@@ -170,6 +171,8 @@ class CoarseChain:
                 of = None
             self._filter_lines(one, outer, size, inner, of, into)
             return
+        if not others and self._sum_planes(one, outer, size, inner, of, into):
+            return
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, back = sums_of_rows(one.boundary, size, one.step, filtered)
         ends = not others and not back
@@ -186,6 +189,8 @@ class CoarseChain:
         self, one: CoarseAxis, outer: int, size: int, inner: int, of: np.dtype | None, into: np.dtype | None
     ) -> None:
         """Lines of elements that are at most a few elements apart."""
+        if self._sum_planes(one, outer, size, inner, of, into):
+            return
         filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
         down, middle, up = sums_on_grid(one.boundary, size, one.step, filtered)
         up = _nudged(up, into)
@@ -196,6 +201,22 @@ class CoarseChain:
         else:
             given = outer, size, self._dtype, down, middle, up, self._fill, self._threads
             self._passes.append(GridLinePass(*given, of, into, inner))
+
+    def _sum_planes(
+        self, one: CoarseAxis, outer: int, size: int, inner: int, of: np.dtype | None, into: np.dtype | None
+    ) -> bool:
+        """Whether planes of short rows are summed by matrices."""
+        if not 1 < inner <= widest_row(self._dtype):
+            return False
+        filtered = coarse_gaussian(one.sigma, one.reach, one.step).middle
+        down, back = sums_of_rows(one.boundary, size, one.step, filtered, math.inf)
+        *others, last = down, *back
+        sums = [*others, _nudged(last, into)]
+        if not are_of_all(size, sums):
+            return False
+        given = outer, size, inner, self._dtype, sums, self._fill, self._threads
+        self._passes.append(PlanePass(*given, of, into))
+        return True
 
     def _sum(
         self, outer: int, rows: int, inner: int, by: RowSums, of: np.dtype | None = None,

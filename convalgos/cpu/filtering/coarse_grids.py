@@ -65,9 +65,11 @@ def sums_on_grid(
 
 
 def sums_of_rows(
-    boundary: str, size: int, step: float, middle: np.ndarray
+    boundary: str, size: int, step: float, middle: np.ndarray, most: float = 1.0
 ) -> tuple[RowSums, tuple[RowSums, ...]]:
     """(to fewer rows, from these on back) along an axis of rows, by as few products as there can be.
+
+    most: times the products of the grid, up to which sums are of all rows.
 
     Rows of few elements are sums of all of them, in a number of ways that is the rank of the whole matrix: 1
     where the filter is much wider than the axis. It may differ by `LOST`.
@@ -85,7 +87,7 @@ def sums_of_rows(
     firsts = np.zeros(size, np.int64)
     if size < 2 * rank:  # one product for all, and exactly
         return RowSums(firsts, once.sources, np.einsum("it,itr->ir", up.weights, once.weights[taken])), ()
-    if 2 * rank * size > products:
+    if 2 * rank * size > most * products:
         return down, after
     ranked = RowSums(firsts[:rank], once.sources, once.weights[chosen])
     return ranked, (RowSums(firsts, np.arange(rank), back),)

@@ -110,8 +110,7 @@ class LinePass:
             self.kernel = line_drivers.rows_share(self.size)
             return
         self._set_across(self.across)
-        if self.along:
-            self._fuse(self.across, self.along)
+        self._fuse(self.across, self.along)
         self.kernel = line_drivers.columns_share(self.size)
 
     def _fit(self, f: dict[str, int], shape: Shape, threads: int) -> list[np.ndarray]:
@@ -212,24 +211,23 @@ class LinePass:
             return 0, 0, 0
         source = self.sources[step]
         error = rounding_of_sums(step, source, self.size)
-        positive = source.kind in "ub" and min(*step.weights, step.fill) >= 0  # where sums of 0 are exact
-        bounds = np.array((error, 1 - error, 0 if positive else -1), self.dtype)
+        bounds = np.array((error, 1 - error), self.dtype)
         kind = line_elements.KINDS.index(self.y_dtype.name)
         kernel = settling.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)
 
-    def _fuse(self, across: LineStep, along: LineStep) -> None:
+    def _fuse(self, across: LineStep, along: LineStep | None) -> None:
         """Have sums of integers settled in registers where no whole part lies beyond their type."""
-        f, steps = self.values, (across, along)
-        kind = line_elements.KINDS.index(self.y_dtype.name)
-        if all(map(self._are_bytes, steps)):
-            f["whole"], f["bounds"] = self._whole(across, line_elements.FLOAT)
-            f["row_whole"], f["row_bounds"] = self._whole(along, kind)
-        elif all(map(self._are_held, steps)):
-            between = line_elements.KINDS.index(self.dtype.name)
-            for name, held, step in (("whole", between, across), ("row_whole", kind, along)):
+        f = self.values
+        last, between = (line_elements.KINDS.index(dtype.name) for dtype in (self.y_dtype, self.dtype))
+        steps = [("", across, between if along else last)] + ([("row_", along, last)] if along else [])
+        if all(self._are_bytes(step) for _, step, _ in steps):
+            for name, step, kind in steps:
+                f[f"{name}whole"], f[f"{name}bounds"] = self._whole(step, kind)
+        elif all(self._are_held(step) for _, step, _ in steps):
+            for name, step, kind in steps:
                 order = order_of_sums(step.weights)
-                f[name] = whole_sums.settled_sums(held, order, self.size, self.lanes)
+                f[f"{name}whole"] = whole_sums.settled_sums(kind, order, self.size, self.lanes)
 
     def _are_held(self, step: LineStep) -> bool:
         """Whether sums are settled, and none that is cut off lies beyond the type of y, which is x's."""

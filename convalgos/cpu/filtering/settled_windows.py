@@ -183,12 +183,10 @@ class SettledWindow(LinePass):
         f["ring"] = f["taps"] + ROWS - 1
         f["exact"] = self._table(np.roll(w.ravel(), -1))
         error = self.error
-        positive = self.x_dtype.kind == "u" and min(float(w.min()), along.fill) >= 0
-        certain = 0.0 if positive else -1.0
-        f["bounds"] = self._table(np.array((error, 1 - error, certain), self.dtype))
+        f["bounds"] = self._table(np.array((error, 1 - error), self.dtype))
         if self._in_rows:
             window = w.reshape(f["taps"], f["row_taps"])
-            f["window"] = self._table(window_table(window, simd.lanes(8), 2 * self._least_error, certain))
+            f["window"] = self._table(window_table(window, simd.lanes(8), 2 * self._least_error))
         f["settle"] = settle_window(KINDS.index(self.y_dtype.name), self.size, self.lanes)
         self.kernel = windows_share(self.size)
 

@@ -10,32 +10,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
+from convalgos.cpu.filtering.flat_windows import ALWAYS, WORD, FlatWindows, flat_lines, variable_of
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, KINDS, loaded, stored
-from convalgos.cpu.filtering.line_sums import IN_ORDER, tap_sums
+from convalgos.cpu.filtering.line_sums import IN_ORDER
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, MANY, OrderedSums, bits_of
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
-from convalgos.cpu.vectors.simd import Register, Value, Vec, function_of, vector_bytes
+from convalgos.cpu.vectors.simd import Register, Value, Vec, function_of
 
 ROWS = 4  # of a window that are summed at a time
-MANY = 4  # windows of a vector from which on they are summed together
-WORD = ir.IntType(64)
-BOUNDS = 8  # elements before the weights of a window, of which three are bounds
+BOUNDS = 8  # elements before the weights of a window, of which two are bounds
+CERTAIN = 0.5  # magnitude up to which the whole part is 0, on whichever side of 0 a sum lies
 
 
-def window_table(w: np.ndarray, lanes: int, error: float, certain: float) -> np.ndarray:
+def window_table(w: np.ndarray, lanes: int, error: float) -> np.ndarray:
     """What `settle_window` reads of a window (rows, columns), filled up by zeros to whole vectors.
 
-    error: of sums in any order; certain: the magnitude up to which they have none.
+    error: of sums in any order.
     """
     rows, columns = w.shape
     table = np.zeros((-(-rows // ROWS) * ROWS, -(-columns // lanes) * lanes))
     table[:rows, :columns] = w
-    return np.concatenate([[error, 1 - error, certain], np.zeros(BOUNDS - 3), table.ravel()])
+    return np.concatenate([[error, 1 - error], np.zeros(BOUNDS - 2), table.ravel()])
 
 
 @jit.specialise
@@ -57,60 +57,97 @@ def cut_off(
 ) -> None:  # fmt: skip
     """y[i] = sums[i], towards zero, or what float64 sums in order give; weights are float64.
 
-    bounds: (error of the sums, 1 - that, magnitude up to which they have none).
+    bounds: (error of the sums, 1 - that).
     """
-    settle_vectors(v, KIND, ORDER, lambda t: v.table64(table, t), weights, taps, count, sums, y, bounds)
+
+    def address(t: Value) -> Value:
+        return v.table64(table, t)
+
+    flat = flat_lines(v, v.size, address, taps)
+    settle_vectors(v, KIND, ORDER, address, flat, weights, taps, count, sums, y, bounds)
 
 
 def settle_vectors(
-    v: Vec, KIND: int, ORDER: int, address: Callable[[Value], Value], weights: Value, taps: Value,
-    count: Value, sums: Value, y: Value, bounds: Value,
-    told_apart: Callable[[Vec, Value, Value, Value, Callable[[], Value]], Value] | None = None,
+    v: Vec, KIND: int, ORDER: int, address: Callable[[Value], Value], flat: FlatWindows, weights: Value,
+    taps: Value, count: Value, sums: Value, y: Value, bounds: Value,
+    told_apart: Callable[[Vec, Value, Value, Value], Value] | None = None,
 ) -> None:  # fmt: skip
     """See `cut_off`.
 
     Args:
         address: emits where the line of a tap lies.
+        flat: of windows of these lines.
         told_apart: emits what settles lanes, the bits of a word, of the float64 vector at a place, of which
-            there is what a mask tells, by sums in any order, and gives those that it did not; it may call
-            for the sums in order.
+            there is what a mask tells, by sums in any order, and gives those that it did not.
     """
-    source, out, w, near = (v.pointer(address) for address in (sums, y, weights, bounds))
-    wide = Vec(v.b, vector_bytes() // 8, 8)
-    low, high, exact = (v.broadcast(near, i) for i in range(3))
+    source, out, near = (v.pointer(address) for address in (sums, y, bounds))
+    ordered = OrderedSums(v, FLOAT if v.size == 4 else DOUBLE, address, weights, taps)
+    step = AT_ONCE * ordered.v.lanes if told_apart else v.lanes  # lines may be short
+    again = _Again(v, KIND, ORDER, ordered, flat, out, step // ordered.v.lanes, told_apart)
+    low, high = (v.broadcast(near, i) for i in range(2))
 
-    def again(at: Value, rest: Value, close: Value) -> None:
-        """The vector at `at`, of which `rest` elements are left, in order, if some are still close."""
-        for part in range(0, v.lanes, wide.lanes):
-            mask, place = wide.mask(wide.isub(rest, part)), wide.iadd(at, part)
-            if told_apart is None:
-                stored(wide, KIND, in_order(mask, place), out, place, mask)
-                continue
-            here = v.b.and_(v.b.lshr(close, v.integer(part)), v.integer((1 << wide.lanes) - 1))
-            left = told_apart(wide, place, mask, here, partial(in_order, mask, place))
-            with v.b.if_then(v.b.icmp_unsigned("!=", left, v.integer(0)), likely=False):
-                stored(wide, KIND, in_order(mask, place), out, place, mask)
-
-    def in_order(mask: Value, place: Value) -> Value:
-        def line(t: Value) -> list[Value]:
-            row = wide.pointer(address(t))
-            return [loaded(wide, FLOAT if v.size == 4 else DOUBLE, row, place, mask)]
-
-        (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
-        return total
-
-    def settle(at: Value, rest: Value) -> None:
+    def close_in(place: Value, rest: Value) -> Value:
+        """The lanes of a vector, which is stored, that are next to whole numbers."""
         mask = v.mask(rest)
-        value = v.load_masked(source, at, mask)
-        close = _are_close(v, value, low, high, exact)
-        stored(v, KIND, value, out, at, mask)
-        lanes = v.b.bitcast(v.b.and_(close, mask), ir.IntType(v.lanes))
-        with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
-            again(at, rest, v.b.zext(lanes, ir.IntType(64)))
+        value = v.load_masked(source, place, mask)
+        lanes = v.b.and_(are_close(v, value, low, high), mask)
+        stored(v, KIND, value, out, place, mask)
+        return v.b.zext(v.b.bitcast(lanes, ir.IntType(v.lanes)), WORD)
 
-    with v.loop(v.idiv(v.iadd(count, v.lanes - 1), v.lanes)) as i:
-        at = v.imul(i, v.lanes)
-        settle(at, v.isub(count, at))
+    with v.loop(v.idiv(v.iadd(count, step - 1), step)) as block:
+        at = v.imul(block, step)
+        rest, close = v.isub(count, at), v.integer(0)
+        for first in range(0, step, v.lanes):
+            bits = close_in(v.iadd(at, first), v.isub(rest, first))
+            close = v.b.or_(close, v.b.shl(bits, v.integer(first)))
+        with v.b.if_then(v.b.icmp_unsigned("!=", close, v.integer(0)), likely=False):
+            again.settle(at, rest, close)
+
+
+class _Again:
+    """Writes what settles vectors of which some lanes are close; arguments are those of `settle_vectors`."""
+
+    def __init__(
+        self, v: Vec, KIND: int, ORDER: int, ordered: OrderedSums, flat: FlatWindows, out: Value,
+        vectors: int, told_apart: Callable[[Vec, Value, Value, Value], Value] | None,
+    ):  # fmt: skip
+        self._v, self._kind, self._order, self._out, self._vectors = v, KIND, ORDER, out, vectors
+        self._ordered, self._flat, self._told_apart = ordered, flat, told_apart
+
+    def settle(self, at: Value, rest: Value, close: Value) -> None:
+        """Those at a place, of which so many elements are left; close: the bits of lanes."""
+        with self._v.b.if_then(self._v.b.not_(self._as_one(at, rest, close, self._vectors))):
+            self._one_by_one(at, rest, close)
+
+    def _as_one(self, at: Value, rest: Value, close: Value, vectors: int) -> Value:
+        """Whether all windows are flat, and settled."""
+        v, ordered = self._v, self._ordered
+        done = variable_of(v, v.integer(0))
+        with v.unless_negative(v.isub(bits_of(v, "ctpop", close), MANY)):
+            width = v.imin(rest, vectors * ordered.v.lanes)
+            is_flat, total = self._flat.sum_of(at, width, lambda: ordered.of(self._order, at, rest, 1)[0])
+            with v.b.if_then(is_flat):
+                ordered.store(self._kind, [total] * vectors, self._out, at, rest)
+                v.b.store(v.integer(1), done)
+        return v.b.icmp_unsigned("!=", v.b.load(done, typ=WORD), v.integer(0))
+
+    def _one_by_one(self, at: Value, rest: Value, close: Value) -> None:
+        v, wide = self._v, self._ordered.v
+        with v.loop(self._vectors) as part:
+            first = v.imul(part, wide.lanes)
+            here = v.b.and_(v.b.lshr(close, first), v.integer((1 << wide.lanes) - 1))
+            with v.b.if_then(v.b.icmp_unsigned("!=", here, v.integer(0))):
+                place, over = v.iadd(at, first), v.isub(rest, first)
+                if self._told_apart is None:
+                    self._in_order(place, over)
+                else:
+                    with v.b.if_then(v.b.not_(self._as_one(place, over, here, 1))):
+                        left = self._told_apart(wide, place, wide.mask(over), here)
+                        with v.b.if_then(v.b.icmp_unsigned("!=", left, v.integer(0)), likely=False):
+                            self._in_order(place, over)
+
+    def _in_order(self, at: Value, rest: Value) -> None:
+        self._ordered.store(self._kind, self._ordered.of(self._order, at, rest, 1), self._out, at, rest)
 
 
 @jit.specialise
@@ -143,64 +180,35 @@ def cut_off_windows(
         begin = v.table64(table, v.table64(places, t))
         return v.iadd(begin, v.table64(places, v.iadd(taps, t)))
 
-    told_apart = _Windows(v, KIND, table, window, taps, columns, count, y).told_apart
-    settle_vectors(v, KIND, IN_ORDER, address, weights, taps, count, sums, y, bounds, told_apart)
+    def window_of() -> tuple[Value, Value, Value]:
+        # the last tap but the first, which stands behind all others, lies at the end of a row
+        extent = v.iadd(v.idiv(v.table64(places, v.isub(v.imul(taps, 2), 2)), v.size), 1)
+        return v.idiv(taps, columns), extent, ALWAYS
+
+    flat = FlatWindows(v, v.size, lambda row: v.table64(table, row), window_of)
+    told_apart = _Windows(v, KIND, table, window, taps, columns, y).told_apart
+    settle_vectors(v, KIND, IN_ORDER, address, flat, weights, taps, count, sums, y, bounds, told_apart)
 
 
 class _Windows:
     """Writes what settles windows of a line by sums in any order; arguments are those of `settle_window`."""
 
-    def __init__(
-        self, v: Vec, KIND: int, table: Value, window: Value, taps: Value, columns: Value, count: Value,
-        y: Value,
-    ):  # fmt: skip
-        wide = Vec(v.b, vector_bytes() // 8, 8)
-        self._v, self._kind, self._count, self._out = v, KIND, count, v.pointer(y)
+    def __init__(self, v: Vec, KIND: int, table: Value, window: Value, taps: Value, columns: Value, y: Value):
+        self._v, self._kind, self._out = v, KIND, v.pointer(y)
         self._summed = FLOAT if v.size == 4 else DOUBLE, table, window, taps, columns
-        self._held = Vec(v.b, wide.lanes, v.size)  # elements of a float64 vector in memory
-        # of flat windows: what they were of, and their sum in order
-        self._known = self._held.register(self._held.const(float("nan")))
-        self._answer = wide.register(wide.zero())
-        self._equal = _word(v, v.integer(0))  # up to where elements are those of the last flat windows
 
-    def told_apart(
-        self, wide: Vec, place: Value, mask: Value, lanes: Value, in_order: Callable[[], Value]
-    ) -> Value:
+    def told_apart(self, wide: Vec, place: Value, mask: Value, lanes: Value) -> Value:
         """See `settle_vectors`."""
-        v, (_, table, window, taps, columns) = self._v, self._summed
-        left = _word(v, lanes)
+        v, (_, _, window, *_) = self._v, self._summed
+        left = variable_of(v, lanes)
         with v.b.if_then(v.b.icmp_unsigned("!=", window, v.integer(0)), likely=True):
-            many = v.isub(_bits(v, "ctpop", lanes), MANY)
+            many = v.isub(bits_of(v, "ctpop", lanes), MANY)
             with v.choose(many) as (then, otherwise):
                 with then:
-                    end = v.iadd(v.imin(self._count, v.iadd(place, wide.lanes)), v.isub(columns, 1))
-                    begin = v.imax(place, v.b.load(self._equal, typ=WORD))
-                    unequal = _unequal(v, table, v.idiv(taps, columns), place, begin, end)
-                    with v.b.if_else(v.b.icmp_unsigned("==", unequal, v.integer(0))) as (flat, uneven):
-                        with flat:
-                            v.b.store(end, self._equal)
-                            self._as_before(wide, place, mask, left, in_order)
-                        with uneven:
-                            v.b.store(v.integer(0), self._equal)
-                            self._together(wide, place, mask, lanes, left)
+                    self._together(wide, place, mask, lanes, left)
                 with otherwise:
                     self._one_by_one(wide, place, lanes, left)
         return v.b.load(left, typ=WORD)
-
-    def _as_before(
-        self, wide: Vec, place: Value, mask: Value, left: Value, in_order: Callable[[], Value]
-    ) -> None:
-        """Flat windows, summed in order once for neighbours and lines of the same elements."""
-        v, held, (_, table, *_) = self._v, self._held, self._summed
-        value = held.broadcast(v.pointer(v.table64(table, 0)), place)
-        differs = v.b.fcmp_unordered("!=", value, self._known.value)
-        differs = v.b.bitcast(differs, ir.IntType(held.lanes))
-        with v.b.if_then(v.b.icmp_unsigned("!=", differs, ir.Constant(differs.type, 0)), likely=False):
-            total = in_order()
-            self._answer.set(wide.shuffle(total, total, [0] * wide.lanes))
-            self._known.set(value)
-        stored(wide, self._kind, self._answer.value, self._out, place, mask)
-        v.b.store(v.integer(0), left)
 
     def _together(self, wide: Vec, place: Value, mask: Value, lanes: Value, left: Value) -> None:
         """All windows of a vector, each in its lane."""
@@ -213,11 +221,11 @@ class _Windows:
         """The windows of some lanes, each by vectors along its rows."""
         v, (_, _, window, *_) = self._v, self._summed
         element = ir.IntType(8 * np.dtype(KINDS[self._kind]).itemsize)
-        rest = _word(v, lanes)
+        rest = variable_of(v, lanes)
         v.b.store(v.integer(0), left)
-        with v.loop(_bits(v, "ctpop", lanes)):
+        with v.loop(bits_of(v, "ctpop", lanes)):
             bits = v.b.load(rest, typ=WORD)
-            lane = _bits(v, "cttz", bits, ir.Constant(ir.IntType(1), 0))
+            lane = bits_of(v, "cttz", bits, ir.Constant(ir.IntType(1), 0))
             v.b.store(v.b.and_(bits, v.isub(bits, 1)), rest)
             at = v.iadd(place, lane)
             total = _window_sum(wide, *self._summed, at)
@@ -226,19 +234,6 @@ class _Windows:
             v.b.store(v.b.trunc(whole, element), v.b.gep(self._out, [at], source_etype=element))
             close = v.b.and_(v.b.shl(_close_lanes(wide, total, window), lane), v.b.shl(v.integer(1), lane))
             v.b.store(v.b.or_(v.b.load(left, typ=WORD), close), left)
-
-
-def _word(v: Vec, value: Value) -> Value:
-    """A variable of the kernel's own, an integer."""
-    slot = simd.allocate(v.b, WORD)
-    v.b.store(value, slot)
-    return slot
-
-
-def _bits(v: Vec, name: str, *given: Value) -> Value:
-    """LLVM's functions of the bits of a word."""
-    kind = ir.FunctionType(WORD, [each.type for each in given])
-    return v.b.call(function_of(v.b, kind, f"llvm.{name}.i64"), given)
 
 
 def _window_sum(
@@ -277,23 +272,6 @@ def _window_sums(
     return _added(v, sums)
 
 
-def _unequal(v: Vec, table: Value, rows: Value, at: Value, begin: Value, end: Value) -> Value:
-    """0 where the elements of some rows from one place to another are all the same as the one at `at`."""
-    first = v.broadcast(v.pointer(v.table64(table, 0)), at)
-    found, width = _word(v, v.integer(0)), v.isub(end, begin)
-    with v.loop(rows) as row:
-        line = v.pointer(v.table64(table, row))
-        none = v.b.icmp_unsigned("==", v.b.load(found, typ=WORD), v.integer(0))
-        vectors = v.b.select(none, v.idiv(v.iadd(width, v.lanes - 1), v.lanes), v.integer(0))
-        with v.loop(vectors) as vector:
-            t = v.imul(vector, v.lanes)
-            mask = v.mask(v.isub(width, t))
-            differs = v.b.fcmp_unordered("!=", v.load_masked(line, v.iadd(begin, t), mask), first)
-            bits = v.b.bitcast(v.b.and_(differs, mask), ir.IntType(v.lanes))
-            v.b.store(v.b.or_(v.b.load(found, typ=WORD), v.b.zext(bits, WORD)), found)
-    return v.b.load(found, typ=WORD)
-
-
 def _rows_of(
     v: Vec, table: Value, window: Value, taps: Value, columns: Value
 ) -> tuple[Value, Value, Callable[[Value], tuple[Value, list[Value]]], Value]:  # fmt: skip
@@ -317,14 +295,14 @@ def _added(v: Vec, sums: list[Register]) -> Value:
 def _close_lanes(v: Vec, total: Value, window: Value) -> Value:
     """The bits of lanes that are next to whole numbers, by the bounds of a `window_table`."""
     near = v.pointer(window)
-    close = _are_close(v, total, *(v.broadcast(near, i) for i in range(3)))
+    close = are_close(v, total, *(v.broadcast(near, i) for i in range(2)))
     return v.b.zext(v.b.bitcast(close, ir.IntType(v.lanes)), WORD)
 
 
-def _are_close(v: Vec, value: Value, low: Value, high: Value, certain: Value) -> Value:
-    """Lanes whose rest lies below `low` or above `high`, of magnitudes beyond `certain`."""
+def are_close(v: Vec, value: Value, low: Value, high: Value) -> Value:
+    """Lanes whose rest lies below `low` or above `high`, of magnitudes beyond `CERTAIN`."""
     unary = ir.FunctionType(v.type, [v.type])
     whole_of, size_of = (function_of(v.b, unary, f"llvm.{name}.{v.suffix}") for name in ("trunc", "fabs"))
     left = v.b.call(size_of, [v.fsub(value, v.b.call(whole_of, [value]))])
     close = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
-    return v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [value]), certain))
+    return v.b.and_(close, v.b.fcmp_ordered(">", v.b.call(size_of, [value]), v.const(CERTAIN)))

@@ -106,7 +106,7 @@ class WholePass(LinePass):
         super()._arrange()
         self.values["whole"], self.values["row_whole"] = self.values["sums"], self.values["row_sums"]
 
-    def _fuse(self, across: LineStep, along: LineStep) -> None:
+    def _fuse(self, across: LineStep, along: LineStep | None) -> None:
         """Sums are whole as they are."""
 
 

@@ -12,24 +12,26 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from convalgos.cpu.filtering.line_elements import KINDS, loaded, stored
+from convalgos.cpu.filtering.flat_windows import WORD, flat_lines, variable_of
+from convalgos.cpu.filtering.line_elements import KINDS
 from convalgos.cpu.filtering.line_sums import (
     ANTISYMMETRIC,
     IN_ORDER,
     ROWS,
     SYMMETRIC,
     shared_sums,
-    tap_sums,
 )
+from convalgos.cpu.filtering.ordered_sums import MANY, OrderedSums, all_bits, any_of, bits_of
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
 from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.packing import shorts_of_words
-from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of, vector_bytes
+from convalgos.cpu.vectors.simd import Value, Vec, copy_bytes, function_of
 
 FRACTION = 15  # binary digits behind the point of a sum
+PAIRS = 8  # elements of a line whose sums lie in four lanes of a vector of each half
 SIGN = -(1 << 15)  # turns numbers of 16 bits without a sign into such with one, by `bit_xor`
 SHORTS = KINDS.index("uint16"), KINDS.index("int16")  # by whether they have a sign
 NAMES = "high", "low", "bits", "digits", "order"
@@ -129,6 +131,7 @@ def fixed_rows(
     n, s = Integers(v.b, v.lanes, 4), Integers(v.b, 2 * v.lanes, 2)
     high, low, bits, digits = (n.broadcast(n.pointer(bounds), i) for i in range(4))
     w, pairs, last = n.pointer(weights), n.idiv(n.iadd(taps, 1), 2), n.isub(lines, 1)
+    again = _Again(v, SIGNED, table, exact, taps, y, y_step, bounds)
 
     def block(at: Value, vectors: int, mask: Value = None) -> None:
         places = [s.iadd(at, m * s.lanes) for m in range(vectors)]
@@ -164,9 +167,9 @@ def fixed_rows(
                 few, value = _whole_parts(n, SIGNED, words, digits)
                 store_lanes(s, value, out, place, mask)
                 masks.append(few)
-            with n.b.if_then(_any_of(n, masks), likely=False):
-                begin, left = n.iadd(table, 16 * r), n.isub(count, at)
-                _in_order(v, SIGNED, masks, begin, exact, taps, out, at, left, bounds)
+            with n.b.if_then(any_of(n, masks), likely=False):
+                left = n.imin(n.isub(count, at), vectors * s.lanes)
+                again.settle(n.integer(r), at, left, all_bits(n, masks))
 
     wide = 2 if MANY > 1 else 4
     loop_vectors(s, count, wide if v.lanes >= 16 else wide // 2, block)
@@ -197,54 +200,76 @@ def _whole_parts(n: Integers, SIGNED: int, words: list[Value], digits: Value) ->
     return few, packed if SIGNED else s.bit_xor(packed, s.const(SIGN))
 
 
-def _any_of(n: Integers, masks: Sequence[Value]) -> Value:
-    """Whether any lane is in one of some masks."""
-    first, *others = masks
-    for mask in others:
-        first = n.b.or_(first, mask)
-    bits = n.b.bitcast(first, ir.IntType(n.lanes))
-    return n.b.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+class _Again:
+    """Writes sums as float64, in SciPy's order, of every second line; arguments are those of `fixed_rows`."""
 
+    def __init__(
+        self, v: Vec, SIGNED: int, table: Value, exact: Value, taps: Value, y: Value, y_step: Value,
+        bounds: Value,
+    ):  # fmt: skip
+        order, self._row = Integers(v.b, 1, 4), variable_of(v, v.integer(0))
+        self._order = v.b.load(order.at(order.pointer(bounds), NAMES.index("order")), typ=order.element)
+        self._v, self._kind, self._table, self._y = v, SHORTS[SIGNED], table, (y, y_step)
+        self._sums = OrderedSums(v, self._kind, self._line, exact, taps)
+        self._flat = flat_lines(v, 2, self._line, taps)
+        self._answer = variable_of(v, v.integer(0))  # of flat windows
 
-def _in_order(
-    v: Vec, SIGNED: int, masks: Sequence[Value], table: Value, exact: Value, taps: Value, out: Value,
-    at: Value, count: Value, bounds: Value,
-) -> None:  # fmt: skip
-    """The sums of the masks as float64, in SciPy's order: of 8 elements at a time, of which any is in one."""
-    word, bits = ir.IntType(64), v.integer(0)
-    for m, mask in enumerate(masks):
-        lanes = v.b.zext(v.b.bitcast(mask, ir.IntType(v.lanes)), word)
-        bits = v.b.or_(bits, v.b.shl(lanes, v.integer(m * v.lanes)))
-    order = Integers(v.b, 1, 4)
-    which = v.b.load(order.at(order.pointer(bounds), NAMES.index("order")), typ=order.element)
-    with v.loop(len(masks) * v.lanes // 4) as group:
-        near = v.b.and_(v.b.lshr(bits, v.imul(group, 4)), v.integer(15))
-        with v.b.if_then(v.b.icmp_unsigned("!=", near, v.integer(0))):
-            for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
-                with v.b.if_then(v.b.icmp_signed("==", which, ir.Constant(order.element, each))):
-                    first = v.imul(group, 8)
-                    left = v.imin(v.isub(count, first), 8)
-                    _sum_again(v, SIGNED, each, table, exact, taps, out, v.iadd(at, first), left)
+    def settle(self, r: Value, at: Value, count: Value, close: Value) -> None:
+        """Some elements of a line, of which pairs are in the bits of a word, or flat windows."""
+        v, lanes = self._v, self._sums.v.lanes
+        v.b.store(r, self._row)
+        many = v.b.icmp_unsigned(">=", bits_of(v, "ctpop", close), v.integer(MANY))
+        flat, other = self._flat_at(at, count, many)
 
+        with v.b.if_else(flat, likely=False) as (then, otherwise):
+            with then:
+                with v.b.if_then(other, likely=False):
+                    self._in_order(at, count)
+                self._fill(at, count, other)
+            with otherwise, v.loop(v.idiv(v.iadd(count, lanes - 1), lanes)) as part:
+                first = v.imul(part, lanes)
+                begin = v.imul(v.idiv(first, PAIRS), PAIRS // 2)
+                near = v.b.and_(v.b.lshr(close, begin), v.integer((1 << PAIRS // 2) - 1))
+                with v.b.if_then(v.b.icmp_unsigned("!=", near, v.integer(0))):
+                    self._in_order(v.iadd(at, first), v.isub(count, first))
 
-def _sum_again(
-    v: Vec, SIGNED: int, ORDER: int, table: Value, exact: Value, taps: Value, out: Value, at: Value,
-    count: Value,
-) -> None:  # fmt: skip
-    """Up to 8 sums as float64, in SciPy's order."""
-    wide = Vec(v.b, vector_bytes() // 8, 8)
-    w = wide.pointer(exact)
-    trunc = function_of(v.b, ir.FunctionType(wide.type, [wide.type]), f"llvm.trunc.{wide.suffix}")
-    with wide.loop(8 // wide.lanes) as i:
-        place = wide.imul(i, wide.lanes)
-        mask, place = wide.mask(wide.isub(count, place)), wide.iadd(at, place)
+    def _flat_at(self, at: Value, count: Value, many: Value) -> tuple[Value, Value]:
+        """`FlatWindows.find` of windows of which many are close; no others are flat."""
+        v = self._v
+        found = [variable_of(v, v.integer(0)) for _ in range(2)]
+        with v.b.if_then(many, likely=False):
+            self._flat.forget_place()  # which is that of another line
+            for each, value in zip(found, self._flat.find(at, count), strict=True):
+                v.b.store(v.b.zext(value, WORD), each)
+        flat, other = (v.b.icmp_unsigned("!=", v.b.load(each, typ=WORD), v.integer(0)) for each in found)
+        return flat, other
 
-        def line(t: Value) -> list[Value]:
-            row = wide.pointer(wide.table64(table, t))
-            return [loaded(wide, SHORTS[SIGNED], row, place, mask)]
+    def _line(self, t: Value) -> Value:
+        v = self._v
+        return v.table64(self._table, v.iadd(t, v.imul(v.b.load(self._row, typ=WORD), 2)))
 
-        (total,) = tap_sums(wide, ORDER, line, w, taps, 1)
-        stored(wide, SHORTS[SIGNED], v.b.call(trunc, [total]), out, place, mask)
+    @property
+    def _out(self) -> Value:
+        v, (y, step) = self._v, self._y
+        return v.pointer(v.iadd(y, v.imul(step, v.b.load(self._row, typ=WORD))))
+
+    def _in_order(self, at: Value, count: Value) -> None:
+        v, wide = self._v.b, self._sums.v
+        trunc = function_of(v, ir.FunctionType(wide.type, [wide.type]), f"llvm.trunc.{wide.suffix}")
+        for each in (IN_ORDER, SYMMETRIC, ANTISYMMETRIC):
+            with v.if_then(v.icmp_signed("==", self._order, ir.Constant(self._order.type, each))):
+                totals = [v.call(trunc, [total]) for total in self._sums.of(each, at, count, 1)]
+                self._sums.store(self._kind, totals, self._out, at, count)
+
+    def _fill(self, at: Value, count: Value, other: Value) -> None:
+        """Elements of a line by the first of them, if it is `other` than the last such one."""
+        v, s, out = self._v, Integers(self._v.b, 2 * self._v.lanes, 2), self._out
+        with v.b.if_then(other):
+            v.b.store(v.b.zext(v.b.load(s.at(out, at), typ=s.element), WORD), self._answer)
+        value = s.spread(v.b.load(self._answer, typ=WORD))
+        with v.loop(v.idiv(v.iadd(count, s.lanes - 1), s.lanes)) as i:
+            first = v.imul(i, s.lanes)
+            s.store_masked(value, out, v.iadd(at, first), s.mask(v.isub(count, first)))
 
 
 def loop_vectors(s: Integers, count: Value, most: int, block: Callable[..., None]) -> None:

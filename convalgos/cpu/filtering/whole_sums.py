@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded, stored
-from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums, tap_sums
+from convalgos.cpu.filtering.flat_windows import WORD, flat_lines, variable_of
+from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, stored
+from convalgos.cpu.filtering.line_sums import NARROW, ROWS, shared_sums
+from convalgos.cpu.filtering.ordered_sums import AT_ONCE, OrderedSums, all_bits, any_of
+from convalgos.cpu.filtering.settling import are_close
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
 from convalgos.cpu.vectors.lanes import store_lanes
-from convalgos.cpu.vectors.simd import Value, Vec, function_of, vector_bytes
+from convalgos.cpu.vectors.simd import Value, Vec, function_of
 
 FRACTION = 15  # digits behind the point of float32 from 256 to 511
 WHOLE_ONE = 0x43808000  # the bits of 257
@@ -67,14 +70,10 @@ def settled_rows(
 ) -> None:  # fmt: skip
     """y[r][i] = the whole part of sum_t w[t] * lines[r + t][i], as `cut_off` finds it."""
     near, places_of = v.pointer(bounds), (table, y, y_step)
-    low, high, certain = (v.broadcast(near, i) for i in range(3))
-    size_of = function_of(v.b, ir.FunctionType(v.type, [v.type]), f"llvm.fabs.{v.suffix}")
+    low, high = (v.broadcast(near, i) for i in range(2))
 
     def look(total: Value) -> tuple[Value, Value]:
-        whole = _whole_part(v, total)
-        left = v.b.call(size_of, [v.fsub(total, whole)])
-        few = v.b.or_(v.b.fcmp_ordered("<", left, low), v.b.fcmp_ordered(">", left, high))
-        return v.b.and_(few, v.b.fcmp_ordered(">", v.b.call(size_of, [total]), certain)), whole
+        return are_close(v, total, low, high), _whole_part(v, total)
 
     def store(value: Value, out: Value, place: Value, mask: Value) -> None:
         stored(v, KIND, value, out, place, mask)
@@ -121,37 +120,58 @@ def _settle_blocks(
     places_of: table, y and its step; store: called with (value, line, place, mask or None).
     """
     table, y, y_step = places_of
-    wide = Vec(v.b, vector_bytes() // 8, 8)
-    w, w_exact = v.pointer(weights), wide.pointer(exact)
+    w = v.pointer(weights)
     outs = [v.iadd(y, v.imul(y_step, r)) for r in range(MANY)]
+    flat = flat_lines(v, v.size, lambda t: v.table64(table, t), taps, MANY)
+    line = variable_of(v, v.integer(0))  # that is summed in order
 
-    def again(r: int, at: Value, rest: Value) -> None:
-        """Some vectors of a line, in order."""
-        out = v.pointer(outs[r])
-        with v.loop(NARROW * (v.lanes // wide.lanes)) as part:
-            place = v.imul(part, wide.lanes)
-            mask, place = wide.mask(wide.isub(rest, place)), wide.iadd(at, place)
+    def address(t: Value) -> Value:
+        return v.table64(table, v.iadd(t, v.b.load(line, typ=WORD)))
 
-            def line(t: Value) -> list[Value]:
-                row = wide.pointer(wide.table64(table, wide.iadd(t, r)))
-                return [loaded(wide, FLOAT if v.size == 4 else DOUBLE, row, place, mask)]
+    ordered = OrderedSums(v, FLOAT if v.size == 4 else DOUBLE, address, exact, taps)
+    left = simd.allocate(v.b, WORD, MANY)  # of each line, lanes that are summed again
 
-            (total,) = tap_sums(wide, ORDER, line, w_exact, taps, 1)
-            stored(wide, KIND, _whole_part(wide, total), out, place, mask)
+    def finish(totals: list[Value], place: Value, rest: Value) -> None:
+        out = v.pointer(v.iadd(y, v.imul(y_step, v.b.load(line, typ=WORD))))
+        ordered.store(KIND, [_whole_part(ordered.v, total) for total in totals], out, place, rest)
+
+    def again(at: Value, rest: Value) -> None:
+        """Some vectors of all lines."""
+        step, width = AT_ONCE * ordered.v.lanes, v.imin(rest, NARROW * v.lanes)
+        v.b.store(v.integer(0), line)
+        is_flat, total = flat.sum_of(at, width, lambda: ordered.of(ORDER, at, rest, 1)[0])
+
+        def close_in(first: Value, count: int) -> Value:
+            lanes = v.b.load(v.b.gep(left, [v.b.load(line, typ=WORD)], source_etype=WORD), typ=WORD)
+            return v.b.and_(v.b.lshr(lanes, first), v.integer((1 << count) - 1))
+
+        def in_order(first: Value, vectors: int) -> None:
+            place, over = v.iadd(at, first), v.isub(rest, first)
+            finish(ordered.of(ORDER, place, over, vectors), place, over)
+
+        with v.loop(MANY) as r, v.loop(NARROW * v.lanes // step) as part:
+            v.b.store(r, line)
+            begin = v.imul(part, step)
+            with v.b.if_else(is_flat) as (then, otherwise):
+                with then:
+                    finish([total] * AT_ONCE, v.iadd(at, begin), v.isub(rest, begin))
+                with otherwise:
+                    ordered.where(begin, close_in, in_order)
 
     def block(at: Value, rest: Value = None) -> None:
         masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(NARROW)]
         places = [v.iadd(at, m * v.lanes) for m in range(NARROW)]
         totals = shared_sums(v, table, w, taps, places, masks, MANY, begin)
+        close: list[list[Value]] = [[] for _ in totals]  # masks of each line
         for r, row in enumerate(totals):
-            close = None
             for total, place, mask in zip(row, places, masks, strict=True):
                 few, value = look(total.value)
-                close = few if close is None else v.b.or_(close, few)
                 store(value, v.pointer(outs[r]), place, mask)
-            lanes = v.b.bitcast(close, ir.IntType(v.lanes))
-            with v.b.if_then(v.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0)), likely=False):
-                again(r, at, v.integer(NARROW * v.lanes) if rest is None else rest)
+                close[r].append(few)
+        with v.b.if_then(any_of(v, [few for few_of in close for few in few_of]), likely=False):
+            for r, few_of in enumerate(close):
+                v.b.store(all_bits(v, few_of), v.b.gep(left, [v.integer(r)], source_etype=WORD))
+            again(at, v.integer(NARROW * v.lanes) if rest is None else rest)
 
     loop_blocks(v, count, NARROW * v.lanes, block)
 

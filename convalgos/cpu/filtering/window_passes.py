@@ -35,7 +35,7 @@ class Sums(NamedTuple):
     size: int  # bytes of an element
     order: int
     lines: list[Array] | None = None  # filters along axes that do the same
-    bounds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of `settling.cut_off`
+    bounds: tuple[float, float] = (0.0, 0.0)  # of `settling.cut_off`
 
 
 class WeightedPass:
@@ -116,7 +116,7 @@ class WindowPass:
         self._tables: list[Array] = []  # that these point to
         self._kernel = sum_windows(size)
 
-    def packed(self, w: Array, along: Array | None, bounds: tuple[float, float, float]) -> tuple[Array, ...]:
+    def packed(self, w: Array, along: Array | None, bounds: tuple[float, float]) -> tuple[Array, ...]:
         """(weights as kernels read them, those of the list in float64, `bounds`).
 
         Args:

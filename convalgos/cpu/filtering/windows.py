@@ -53,8 +53,8 @@ def _sums_of(weights: bytes, taps: Shape, x: np.dtype, y: np.dtype, fill: float)
         return Sums(4, FUSED)
     if way == line_steps.ORDERED:
         return Sums(8, IN_ORDER)
-    error, positive = rounding_of_sums(step, x, 4), x.kind == "u" and min(*step.weights, fill) >= 0
-    return Sums(4, CLOSE, None, (error, 1 - error, 0.0 if positive else -1.0))  # where sums of 0 are exact
+    error = rounding_of_sums(step, x, 4)
+    return Sums(4, CLOSE, None, (error, 1 - error))
 
 
 def _exact_bytes(x: np.dtype, y: np.dtype, w: Array, fill: float) -> int:

@@ -13,8 +13,8 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import plan_threads
-from convalgos.cpu.sliding.kernels import reduce_down
 from convalgos.cpu.sliding.plan import FORM_OF
+from convalgos.cpu.sliding.reductions import reduce_down
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 

@@ -14,8 +14,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.array_steps import ArrayStep, X, Y, array_steps_of
 from convalgos.cpu.sliding.plan import SlidingPlan
 
-NARROW = 64  # bytes of neighbours along the later axes, below which windows slide along the row,
-NARROWEST = 16  # and where windows along the next axis go with them; Sapphire Rapids
+NARROW = 64  # bytes of neighbours along the later axes, below which windows slide along the row; Zen 5
 
 
 class _Pass(NamedTuple):
@@ -94,7 +93,7 @@ def _passes(shape: tuple[int, ...], windows: Sequence[tuple[int, AxisWindow]], i
         along = AxisWindow(shape[further], *along[1:])
         between = shape[axis + 1 : further] if further > axis else (2,)
         after = math.prod(shape[further + 1 :])
-        if math.prod(between) == 1 and after * itemsize < NARROW and behind * itemsize >= NARROWEST:
+        if math.prod(between) == 1 and after * itemsize < NARROW <= behind * max(itemsize, 2):
             del left[0]
             passes.append(_Pass(before, window, along, after))
         elif behind * itemsize < NARROW:

@@ -14,19 +14,9 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.records import copy_of_record
 from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads
-from convalgos.cpu.sliding.kernels import (
-    FILL,
-    FLOAT,
-    LINED,
-    MEAN,
-    SHORT,
-    SIGNED,
-    SLIDE_FIELDS,
-    UNSIGNED,
-    WEIGHTED,
-    slide_windows,
-)
+from convalgos.cpu.sliding.kernels import FILL, SLIDE_FIELDS, slide_windows
 from convalgos.cpu.sliding.quotients import float_quotient, mean_numbers, short_quotient
+from convalgos.cpu.sliding.reductions import FLOAT, LINED, MEAN, SHORT, SIGNED, UNSIGNED, WEIGHTED
 from convalgos.cpu.sliding.steps import sliding_steps
 from convalgos.cpu.sliding.strips import strip_width, strips_of
 from convalgos.cpu.vectors import simd
@@ -36,6 +26,7 @@ DIRECT = 8  # rows that are reduced one by one; more by blocks. Zen 4
 CHUNK = 1 << 13  # bytes of a row that go through all steps at a time
 SHARE = 1 << 15  # bytes of x that are worth a thread
 UNITS = 4  # of work for each thread
+SHORT_ROWS = 1 << 11  # bytes of short rows that go through all steps at a time, where there are some; Zen 5
 BLOCKS = 4  # that a thread goes through in one band, whose first one is read twice
 
 
@@ -146,7 +137,12 @@ class SlidingPlan:
         )
         constant = filling(fill, dtype, max(width, 1))
         lines = strips.longest + reach, min(chunk, strips.outputs) + reach
-        whole = strips.outputs if column_stride > 1 else 0
+        at_once = 1
+        if strips.strips == stride == column_stride == 1 and columns.taps > 1 and reduction != LINED:
+            at_once = max(1, min(rows.outputs // bands, SHORT_ROWS // max(1, strips.longest * size)))
+        if at_once > 1:
+            lines = at_once * strips.longest + reach, at_once * strips.longest + reach
+        whole = strips.outputs if column_stride > 1 else at_once * strips.longest * (at_once > 1)
         kept = rows.size * width * stored if in_place else 0
         lined = (*lines, whole), size, block, -(-rows.outputs // bands) + rows.taps + block, kept
         address = jit.data_address()
@@ -158,7 +154,7 @@ class SlidingPlan:
             "border_table": address(strips.borders), "row_table": address(row_table),
             "steps": len(steps), "step_table": address(steps),
             "constant": address(constant), "chunk": chunk, "stride": stride,
-            "column_stride": column_stride, "pixel": step,
+            "column_stride": column_stride, "pixel": step, "at_once": at_once, "pitch": strips.longest,
         }  # fmt: skip
         _scratch(f, *lined)
         words = np.fromiter(f.values(), np.int64, len(f))

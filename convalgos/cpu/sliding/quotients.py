@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from convalgos.cpu.sliding.kernels import SHORT
+from convalgos.cpu.sliding.reductions import SHORT
 
 
 def mean_numbers(size: int, count: int) -> np.ndarray:

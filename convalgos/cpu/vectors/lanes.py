@@ -16,3 +16,8 @@ def store_lanes(v: Vec, value: Value, to: Value, at: Value, mask: Value) -> None
         v.store(value, to, at)
     else:
         v.store_masked(value, to, at, mask)
+
+
+def lane_masks(v: Vec, count: Value, vectors: int) -> list[Value]:
+    """Of vectors behind each other, the lanes below a count of them all."""
+    return [v.mask(v.isub(count, m * v.lanes)) for m in range(vectors)]

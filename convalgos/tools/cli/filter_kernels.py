@@ -17,6 +17,7 @@ from convalgos.cpu.filtering import (
     line_passes,
     line_sums,
     panel_passes,
+    plane_products,
     recursive_gaussians,
     recursive_kernels,
     row_sums,
@@ -102,6 +103,8 @@ def grid_kernels(kinds: tuple[int, int]) -> Iterator[tuple[Callable[..., object]
     for lines in (1, grid_lines.MANY):
         yield grid_lines.filter_grid_lines, (*kinds, lines)
     yield grid_lines.filter_grid_planes, kinds
+    for vectors in range(1, plane_products.VECTORS + 1):
+        yield plane_products.filter_planes, (*kinds, vectors)
     names = ("float32", "uint8", "int16", "uint16") if kinds[0] == 4 else ("float64",)
     for name, rows in product(names, range(2, row_sums.GROUP + 1)):
         yield row_sums.sum_grouped_rows, (line_elements.KINDS.index(name), *kinds, rows)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from convalgos.cpu.sliding.kernels import LINED, MAXIMUM, MEAN, MINIMUM, WEIGHTED, slide_windows
+from convalgos.cpu.sliding.kernels import slide_windows
 from convalgos.cpu.sliding.marked import reduce_marked
 from convalgos.cpu.sliding.plan import FORM_OF, sliding_bytes
+from convalgos.cpu.sliding.reductions import LINED, MAXIMUM, MEAN, MINIMUM, WEIGHTED
 from convalgos.cpu.vectors import simd
 
 KINDS = {"float32": ("f4",), "float64": ("f8",), "int8": ("u1", "i1", "u2", "i2", "i4", "u4", "i8", "u8")}
