@@ -32,7 +32,8 @@ def test_rows_of_a_batch(text, layout):
 
 
 @pytest.mark.parametrize("text", PIXELS)
-def test_pixels_whose_channels_are_neighbours(text):
+def test_pixels_whose_channels_are_neighbours(text, monkeypatch):
+    monkeypatch.setattr(matrix_rows, "FILLED", 0.0)
     problem = ConvProblem.parse(text)
     assert not isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
     problem = problem.replace(layout="channels_last")

@@ -20,6 +20,7 @@ import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.epilogue import KINDS
+from convalgos.core.layouts import PLAIN
 from convalgos.core.machine import Machine, cache_sizes, vector_bytes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
@@ -43,7 +44,7 @@ TILE_ROWS = {
 }
 SUMS = 1.08  # times `tile_cycles`: 30 layers channels last, Zen 5
 LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
-# Of maps, 130 layers channels last, Zen 5: other forms have kernels for the filters that fill no vector, and read
+# Of maps, 130 layers channels last, Zen 5: other forms have kernels for filters that fill no vector, and read
 # inputs of many channels once for all panels.
 FILLED, MOST_TAPS = 0.88, 200  # of the lanes of all vectors, at least; and channels
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
@@ -274,9 +275,9 @@ def is_matrix(problem: ConvProblem) -> bool:
     plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
     if not (plain and p.gemm_m >= LEAST_ROWS and p.w_bytes <= cache_sizes()[1]):
         return False
-    if p.layout != p.y_layout:
+    if p.layout != p.y_layout or p.layout not in PLAIN:
         return False
-    if math.prod(p.spatial_out) == 1 and p.layout == "channels_first":
+    if math.prod(p.spatial_out) == 1:
         return True
     lanes = simd.lanes(p.itemsize)
     filled = p.gemm_n >= FILLED * lanes * -(-p.gemm_n // lanes)
