@@ -38,8 +38,8 @@ from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, fetch_
 CLIP = KINDS["clip"].code
 # Rows of tiles by their vectors of filters: few, as each is a kernel.
 TILE_ROWS = {
-    64: {4: (6, 5, 4), 3: (8, 6, 5, 4), 2: (8, 4), 1: (8, 4)},
-    32: {2: (6, 5, 4), 1: (8, 6, 5, 4)},
+    64: {4: (6, 4), 3: (8, 6, 4), 2: (8, 4), 1: (8, 4)},
+    32: {2: (6, 4), 1: (8, 6, 4)},
     16: {2: (4, 3), 1: (6, 4, 3)},
 }
 SUMS = 1.08  # times `tile_cycles`: 30 layers channels last, Zen 5
