@@ -268,3 +268,5 @@ def test_products_of_letters_in_any_order(equation, constant):
     assert Foreign not in kinds(net)
     y = net(*(array for i, array in enumerate(arrays) if i != constant))
     np.testing.assert_allclose(y, np.einsum(equation, *arrays), atol=1e-5)
+    known = [step.constant for step in net.graph.steps if getattr(step, "constant", None) is not None]
+    assert all(array.flags.c_contiguous for array in known)  # else plans of all sizes would copy it

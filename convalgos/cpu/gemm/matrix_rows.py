@@ -314,9 +314,10 @@ class MatrixRowsPlan(RegisterFinish):
         self.strided_batch = math.prod(cut.problem.spatial_out) == 1  # else images are rows of pixels
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
-        if not is_matrix(problem):
-            return None
+        """This plan for another number of rows; None where filters lie in other panels, for other threads."""
         cut = matrix_rows_cut(problem)
+        if cut.panels != self._cut.panels:
+            return None
         plan = self.resized(problem, cut.fields_of_rows(), 0)
         plan._set_cut(cut)
         return plan
