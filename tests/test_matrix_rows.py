@@ -82,6 +82,30 @@ def test_a_filter_serves_any_number_of_rows():
         assert len(forms) == 1
 
 
+def test_plans_for_other_rows_are_made_like_one():
+    rng = np.random.default_rng(4)
+    w = rng.integers(-3, 4, (333, 60, 1, 1)).astype(np.float32)
+    known = direct.Direct().plan(ConvProblem((9, 60, 1, 1), w.shape))
+    prepared = known.prepare(w)
+    for rows in (3, 4, 17, 64, 2, 70):
+        x = rng.integers(-3, 4, (rows, 60, 1, 1)).astype(np.float32)
+        plan = direct.Direct().plan_like(ConvProblem(x.shape, w.shape), known)
+        assert (plan._key is known._key) == (rows > 2)
+        y = plan(x, prepared if rows > 2 else w)
+        assert np.array_equal(y[:, :, 0, 0], x[:, :, 0, 0] @ w[:, :, 0, 0].T)
+
+
+def test_plans_like_those_of_other_threads():
+    rng = np.random.default_rng(5)
+    for vectors in range(1, 14):
+        x = rng.integers(-3, 4, (17, 60, 1, 1)).astype(np.float32)
+        w = rng.integers(-3, 4, (vectors * simd.lanes(4), 60, 1, 1)).astype(np.float32)
+        known = direct.Direct().plan(ConvProblem((9, 60, 1, 1), w.shape))
+        with on_one_thread():
+            plan = direct.Direct().plan_like(ConvProblem(x.shape, w.shape), known)
+        assert np.array_equal(plan(x, w)[:, :, 0, 0], x[:, :, 0, 0] @ w[:, :, 0, 0].T)
+
+
 def test_bits_do_not_depend_on_the_threads():
     problem = ConvProblem.parse("n13 c2099 h1 w1 k30 r1 s1")
     rng = np.random.default_rng(1)

@@ -251,6 +251,13 @@ def test_what_integers_have_no_step_for_is_computed_dequantised(op, shape):
     assert Foreign not in kinds(net)
 
 
+@pytest.mark.parametrize("rows", [2, 0])
+def test_products_whose_order_is_another_without_any_rows(rows):
+    b = Builder(("n", 5))
+    product = b.node("MatMul", "x", numbers((1, 1, 5, 3)))
+    check(b.model(b.node("Transpose", product, perm=[0, 1, 3, 2])), numbers((rows, 5)))
+
+
 @pytest.mark.parametrize("constant", [0, 1, None])
 @pytest.mark.parametrize(
     "equation",
@@ -268,3 +275,5 @@ def test_products_of_letters_in_any_order(equation, constant):
     assert Foreign not in kinds(net)
     y = net(*(array for i, array in enumerate(arrays) if i != constant))
     np.testing.assert_allclose(y, np.einsum(equation, *arrays), atol=1e-5)
+    known = [step.constant for step in net.graph.steps if getattr(step, "constant", None) is not None]
+    assert all(array.flags.c_contiguous for array in known)  # else plans of all sizes would copy it

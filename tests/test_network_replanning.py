@@ -486,3 +486,20 @@ def test_steps_are_known_by_the_shapes_of_their_inputs(monkeypatch):
             x = rng.standard_normal((1, 3, size, other)).astype(np.float32)
             same(net(x), Network(graph)(x))
             assert max(len(plan.planned.steps_like) for plan in net.plans()) <= 5
+
+
+@pytest.mark.parametrize("kernels", [(1, 3), (3, 5), (5, 3, 1)])
+def test_layers_that_are_the_same_on_maps_of_one_pixel_only(kernels):
+    rng = np.random.default_rng(8)
+    filters = [rng.standard_normal((8, 8, size, size)).astype(np.float32) for size in kernels]
+    layers = [
+        Convolution(f"{i}", ("x",), f"y{i}", w, padding=((len(w[0, 0]) // 2,) * 2,) * 2)
+        for i, w in enumerate(filters)
+    ]
+    graph = NetworkGraph(("x",), tuple(step.output for step in layers), tuple(layers))
+    known = Network(graph)
+    for shape in ((2, 8, 1, 1), (3, 8, 9, 2), (1, 8, 1, 5), (1, 8, 7, 6)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        for y, w in zip(known(x), filters, strict=True):
+            expected = ca.conv(x, w, padding=len(w[0, 0]) // 2)
+            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)

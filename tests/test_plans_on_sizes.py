@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from convalgos.cpu.gemm.blocked_cut import blocked_cut, cut_like
 from convalgos.cpu.gemm.blocked_plan import BlockedPlan
 from convalgos.cpu.gemm.row_tiles import ROW_TILE, ROW_TILE_BYTES
 from convalgos.cpu.gemm.scaled_plan import ScaledPlan
-from convalgos.cpu.separable.band_cut import band_cut_like
+from convalgos.cpu.separable.band_cut import BandCut, band_cut_like
+from convalgos.cpu.separable.block import BlockShapes
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.network import Network
@@ -154,12 +156,36 @@ def test_joined_convolutions_on_other_maps(sizes, x_shape):
     _check_like(block, SeparablePlan(block, not block.projection), x_shape)
 
 
+def test_shapes_of_joined_convolutions_on_any_maps():
+    """By few steps as looked at one by one, where sizes are empty, too small or too many, too."""
+    rng = np.random.default_rng(6)
+    first = (3, 5), (2, 3), ((0, 2), (4, 1)), (22, 61)
+    blocks = [
+        block_of(2, 5, LANES, 9, (7, 19), 5, 2), block_of(1, 7, LANES, 0, (6, 40), 7, 1),
+        block_of(1, 3, LANES, 9, (11, 21), 3, 2, first), block_of(1, 0, LANES, 4, (9, 9), 3, 1),
+    ]  # fmt: skip
+    for block in blocks:
+        quick = BlockShapes(block)
+        for _ in range(300):
+            batch, height, width = map(int, rng.choice([0, 1, 2, 3, 4, 5, 9, 60, 1 << 20, 1 << 26], 3))
+            x_shape = batch, block.problems[0].C, height, width
+            assert quick.on(x_shape) == block.shapes_on(x_shape), (x_shape, str(block))
+
+
+def _check_cut(cut):
+    """What it was told at once is what it finds by itself."""
+    own = BandCut(cut.layers, cut.sizes, cut.expansion, cut.projection, cut.bands, cut.parts)
+    told = set(cut.__dict__) - {field.name for field in fields(BandCut)}
+    assert "scratch_bytes" in told and all(getattr(own, name) == getattr(cut, name) for name in told)
+
+
 def _check_like(block, known, x_shape):
     """The record is the one that is made from the ground up for a cut."""
     mean, own = known._mean, block.on_map(x_shape)
     like = known.on_map(x_shape)
     assert like.block == own and like._key is known._key and like.told == known.told
     cut = band_cut_like(known._cut, own.sizes)
+    _check_cut(cut)
     assert (cut.bands, cut.scratch_bytes, cut.rows) == (
         like._cut.bands, like._cut.scratch_bytes, like._cut.rows,
     )  # fmt: skip

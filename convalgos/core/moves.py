@@ -111,7 +111,10 @@ def of_whole_rows(shape: Shape, moves: Sequence[Move]) -> list[Move] | None:
         shape = moved_shape(shape, [move])
         if shape[-1:] != (size,):
             return None
-        found.append((kind, (*shape[:-1], 1)) if kind == "view" else move)
+        if kind == "view":  # where there is nothing, 0 would keep another size
+            seen = [n or told for n, told in zip(shape[:-1], given[0], strict=False)]
+            move = kind, (*seen, 1)
+        found.append(move)
     return found
 
 

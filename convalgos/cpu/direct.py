@@ -46,7 +46,7 @@ from convalgos.cpu.gemm.direct_blocking import (
     direct_blocking,
     direct_fields,
 )
-from convalgos.cpu.gemm.matrix_rows import MatrixRows, is_matrix
+from convalgos.cpu.gemm.matrix_rows import MatrixRows, MatrixRowsPlan, is_matrix
 from convalgos.cpu.gemm.panel_packing import packed_panels
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
@@ -336,9 +336,9 @@ class Direct(SingleThreaded, Algorithm):
         return direct_form(problem).plan(problem, self)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
-        form = direct_form(problem)
+        form, kinds = direct_form(problem), {IN_BLOCKS: blocked_plan.BlockedPlan, MATRIX_ROWS: MatrixRowsPlan}
         tabled = form is BLOCKS or (form is NEIGHBOURS and packing(problem)[1] is None)
-        kind = blocked_plan.BlockedPlan if form is IN_BLOCKS else DirectPlan if tabled else None
+        kind = DirectPlan if tabled else kinds.get(form)
         found = known.on_maps(problem) if kind and isinstance(known, kind) else None
         return found or self.plan(problem)
 

@@ -98,7 +98,7 @@ class LayersOnSizes:
             problem = self._problem(step, x_shape, known.problem)
         if problem is known.problem:
             return known
-        key = known, problem.x_shape
+        key = known, problem
         if key not in self._plans:
             candidate = self._candidate(step)
             if known.algorithm != candidate.id:
@@ -185,7 +185,8 @@ class LayersOnSizes:
         """
         if before.x_shape == x_shape and before.direction == "forward":
             return before
-        key = before, x_shape
+        # steps whose filters reach other taps of larger maps may have been the same on small ones
+        key = before, x_shape, None if _is_layer(step, before) else step
         if key not in self._plans:
             self._plans[key] = self._on_map(step, x_shape, before)
         found: ConvProblem = self._plans[key]

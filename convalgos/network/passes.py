@@ -149,7 +149,7 @@ def without_views(graph: NetworkGraph) -> NetworkGraph:
         if isinstance(step, View):
             first = views.get(step.inputs[0])
             if first is not None and step.shape[0] == 0 and 0 not in step.shape[1:]:
-                made = replace(step, inputs=first.inputs)
+                made = replace(step, inputs=first.inputs, back=())  # of another shape
             if step.shape[:1] == (0,):
                 views[step.output] = made  # type: ignore[assignment]
         steps.append(made)

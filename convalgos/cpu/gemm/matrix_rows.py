@@ -64,9 +64,9 @@ def row_tile(
 
     Where `rows` are fewer than ROWS, the last one is computed again for those that lack. w: (taps,
     VECTORS*lanes); rows are x_row and y_row elements apart, and of the last vector of y there are `last`
-    elements. The sums start with the bias, where `begin` is 2 with the bias and what lies like y from `added`
-    on, and where it is 0 with what y holds. For each
-    tap a line from `ahead` on, which may be any address, is asked for.
+    elements. The sums start with the bias; where `begin` is 2 with the bias and what lies like y from `added`
+    on; and where it is 0 with what y holds. For each tap a line from `ahead` on, which may be any address, is
+    asked for.
     """
     filters, inside = v.pointer(w), v.mask(last)
     places = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
@@ -314,9 +314,10 @@ class MatrixRowsPlan(RegisterFinish):
         self.strided_batch = math.prod(cut.problem.spatial_out) == 1  # else images are rows of pixels
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
-        if not is_matrix(problem):
-            return None
+        """This plan for another number of rows; None where filters lie in other panels, for other threads."""
         cut = matrix_rows_cut(problem)
+        if cut.panels != self._cut.panels:
+            return None
         plan = self.resized(problem, cut.fields_of_rows(), 0)
         plan._set_cut(cut)
         return plan

@@ -177,6 +177,7 @@ def band_cut_like(known: BandCut, sizes: BlockSizes) -> BandCut:
             break
         bands = bands // shared * shared + shared
     cut = BandCut(layers, sizes, expansion, projection, bands, known.parts)
+    # what its attributes are, which the search for the bands has found: looked up one by one they take longer
     cut.__dict__.update(
         vectors=known.vectors, rows=of, hidden_pixels=of.most * columns if expansion else 0,
         middle_pixels=of.most_out * columns_out if projection else 0, hidden_bytes=hidden_bytes,

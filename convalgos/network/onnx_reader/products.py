@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from convalgos.core.moves import Move, moved
 from convalgos.network.attention import Product
 from convalgos.network.onnx_reader.attention import operand_of
@@ -14,7 +16,8 @@ def computed_product(node: OnnxNode, model: OnnxModel) -> Steps:
 
     One of them may be constant: then it is the second one of the step.
     """
-    if any(len(model.shape(name) or ()) < 2 or model.dtype(name) != "float32" for name in node.inputs):
+    ranks = [len(model.shape(name) or ()) for name in node.inputs]
+    if min(ranks) < 2 or any(model.dtype(name) != "float32" for name in node.inputs):
         return None
     (by_a, a, a_moves), (by_b, b, b_moves) = (operand_of(model, name) for name in node.inputs)
     known, y, scale = [model.is_constant(name) for name in (a, b)], node.outputs[0], by_a * by_b
@@ -24,9 +27,10 @@ def computed_product(node: OnnxNode, model: OnnxModel) -> Steps:
     if all(known) or array is None:
         return None
     if known[1]:
-        return [Product(node.name, (a,), y, (a_moves, (), ()), scale, moved(array, b_moves))]
-    turned, back = (_turned(len(model.shape(name) or ())) for name in (node.inputs[1], y))
-    matrices = moved(array, a_moves).swapaxes(-1, -2)
+        matrices = np.ascontiguousarray(moved(array, b_moves))  # once, for the plans of all sizes
+        return [Product(node.name, (a,), y, (a_moves, (), ()), scale, matrices)]
+    turned, back = _turned(ranks[1]), _turned(max(ranks))
+    matrices = np.ascontiguousarray(moved(array, a_moves).swapaxes(-1, -2))
     return [Product(node.name, (b,), y, ((*b_moves, turned), (), (back,)), scale, matrices)]
 
 
