@@ -46,8 +46,8 @@ from convalgos.cpu.gemm.direct_blocking import (
     direct_blocking,
     direct_fields,
 )
-from convalgos.cpu.gemm.matrix_rows import MatrixRows, MatrixRowsPlan, is_matrix
 from convalgos.cpu.gemm.panel_packing import packed_panels
+from convalgos.cpu.gemm.unpacked_rows import UnpackedRows, UnpackedRowsPlan, is_matrix_product
 from convalgos.cpu.layout.copied_borders import BORDER_FIELDS, COPIED_BORDERS
 from convalgos.cpu.layout.groups import why_not_in_blocks
 from convalgos.cpu.runtime import jit
@@ -212,9 +212,8 @@ class Neighbours:
         return plan_threads() * (packing(problem)[1] or direct_blocking(problem)).scratch_bytes
 
     def plan(self, problem: ConvProblem, algorithm: Direct) -> Plan:
-        if packed := packing(problem)[1]:
-            return packed_plan.PackedPlan(problem, algorithm, packed)
-        return DirectPlan(problem, algorithm)
+        packed, of = packing(problem)[1], (problem, algorithm)
+        return packed_plan.PackedPlan(*of, packed) if packed else DirectPlan(*of)
 
 
 class TabledBlocks:
@@ -264,14 +263,15 @@ class InBlocks:
         return blocked_plan.BlockedPlan(problem, algorithm, blocked_cut(problem)[1])
 
 
-FEW_OUTPUTS, MATRIX_ROWS = gemv.FewOutputs(), MatrixRows()
+FEW_OUTPUTS, UNPACKED_ROWS = gemv.FewOutputs(), UnpackedRows()
 NEIGHBOURS, BLOCKS, IN_BLOCKS = Neighbours(), TabledBlocks(), InBlocks()
+RESIZED = {BLOCKS: DirectPlan, IN_BLOCKS: blocked_plan.BlockedPlan, UNPACKED_ROWS: UnpackedRowsPlan}
 
 
 def direct_form(problem: ConvProblem) -> DirectForm:
     """The way that suits a problem."""
-    if is_matrix(problem):
-        return MATRIX_ROWS
+    if is_matrix_product(problem):
+        return UNPACKED_ROWS
     if gemv.is_gemv(problem):
         return FEW_OUTPUTS
     if lies_in_blocks(problem):
@@ -336,9 +336,9 @@ class Direct(SingleThreaded, Algorithm):
         return direct_form(problem).plan(problem, self)
 
     def plan_like(self, problem: ConvProblem, known: Plan) -> Plan:
-        form, kinds = direct_form(problem), {IN_BLOCKS: blocked_plan.BlockedPlan, MATRIX_ROWS: MatrixRowsPlan}
-        tabled = form is BLOCKS or (form is NEIGHBOURS and packing(problem)[1] is None)
-        kind = DirectPlan if tabled else kinds.get(form)
+        form = direct_form(problem)
+        in_place = form is NEIGHBOURS and packing(problem)[1] is None
+        kind = RESIZED.get(BLOCKS if in_place else form)
         found = known.on_maps(problem) if kind and isinstance(known, kind) else None
         return found or self.plan(problem)
 

@@ -38,7 +38,6 @@ from convalgos.cpu.gemm import (
     gemv,
     lowered_plan,
     lowering,
-    matrix_rows,
     offset_tables,
     outer_blocking,
     outer_driver,
@@ -57,6 +56,7 @@ from convalgos.cpu.gemm import (
     strassen_scheme,
     strassen_tiles,
     tile_sums,
+    unpacked_rows,
     word_driver,
     word_outputs,
     word_packing,
@@ -183,7 +183,7 @@ _OF_ALL: tuple[Callable[..., object], ...] = (
     mkl.multiply_by_mkl, direct_phases.sum_phase_tiles, sparse_kernels.sum_sparse,
     upsampled_rows.sum_upsampled_planes, per_thread.run_slices, lowered_plan.multiply_lowered,
     smm.multiply_planes_by_weights, offset_tables.fill_tables, row_tables.fill_row_tables,
-    matrix_rows.multiply_matrix_rows,
+    unpacked_rows.multiply_unpacked_rows,
 )  # fmt: skip
 
 _OF_LANES: tuple[Callable[..., object], ...] = (
@@ -210,8 +210,8 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
-            if size == 4 and rows in matrix_rows.TILE_ROWS[wide][vectors]:
-                yield _kernel(matrix_rows.sum_row_tile, size, lanes, rows, vectors)
+            if size == 4 and rows in unpacked_rows.TILE_ROWS[wide][vectors]:
+                yield _kernel(unpacked_rows.sum_row_tile, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
                 yield _kernel(row_panels.sum_pixels, size, lanes, rows, vectors, soon, halves.SAME)

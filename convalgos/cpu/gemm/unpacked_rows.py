@@ -49,7 +49,7 @@ LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
 FILLED, MOST_TAPS = 0.88, 200  # of the lanes of all vectors, at least; and channels
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
 
-MATRIX_ROWS_ARGUMENTS = arguments(
+UNPACKED_ROWS_ARGUMENTS = arguments(
     "size rows x_n y_n filters taps chunk lanes vectors panels tiles tall tile_bytes kernels tasks unlimited "
     "limits adds"
 )
@@ -131,11 +131,11 @@ def sum_row_tile(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> jit.Kernel:
 
 
 @jit.specialise
-def multiply_matrix_rows() -> jit.Kernel:
+def multiply_unpacked_rows() -> jit.Kernel:
     """Panels of filters x tiles of rows, in this order, dealt to the tasks in equal runs."""
 
-    def multiply_matrix_rows(args: int, task: int) -> None:
-        a = carray(pointer(args), 1, MATRIX_ROWS_ARGUMENTS)[0]
+    def multiply_unpacked_rows(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, UNPACKED_ROWS_ARGUMENTS)[0]
         units = a.panels * a.tiles
         begin, end = units * task // a.tasks, units * (task + 1) // a.tasks
         unit = begin
@@ -145,7 +145,7 @@ def multiply_matrix_rows() -> jit.Kernel:
             multiply_panel(a, panel, unit - panel * a.tiles, stop - panel * a.tiles, unit < begin + a.tiles)
             unit = stop
 
-    return multiply_matrix_rows
+    return multiply_unpacked_rows
 
 
 @jit.helper
@@ -195,7 +195,7 @@ def multiply_panel(a: Any, panel: int, begin: int, end: int, fresh: int) -> None
 
 
 @dataclass(frozen=True)
-class MatrixRowsCut(dealt_panels.DealtPanels):
+class UnpackedRowsCut(dealt_panels.DealtPanels):
     """How the product is cut."""
 
     problem: ConvProblem  # the 3-D view
@@ -268,7 +268,7 @@ def panels_of_filters(filters: int, taps: int, dtype_bytes: int, threads: int) -
     return min(fitting, key=lambda n: (best_height(USUAL, taps, vectors, n, threads)[0], n))
 
 
-def is_matrix(problem: ConvProblem) -> bool:
+def is_matrix_product(problem: ConvProblem) -> bool:
     """Whether inputs and outputs are rows of neighbours, and filters stay in L2: those that come from memory
     in each run took 1.1 times as long so, with 50 rows (ViT-B/32, Zen 5)."""
     p = problem
@@ -285,19 +285,19 @@ def is_matrix(problem: ConvProblem) -> bool:
 
 
 @cached_by_threads(256)
-def matrix_rows_cut(problem: ConvProblem) -> MatrixRowsCut:
+def unpacked_rows_cut(problem: ConvProblem) -> UnpackedRowsCut:
     """Panels that suit any number of rows, and the tiles that suit these ones."""
     p, threads = problem.as_3d, plan_threads()
     count = panels_of_filters(p.gemm_n, p.gemm_k, p.itemsize, threads)
     vectors = -(-p.gemm_n // simd.lanes(p.itemsize))
-    return MatrixRowsCut(p, count, best_height(p.gemm_m, p.gemm_k, vectors, count, threads)[1], threads)
+    return UnpackedRowsCut(p, count, best_height(p.gemm_m, p.gemm_k, vectors, count, threads)[1], threads)
 
 
-class MatrixRowsPlan(RegisterFinish):
+class UnpackedRowsPlan(RegisterFinish):
     takes_views = any_order = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm):
-        cut = matrix_rows_cut(problem)
+        cut = unpacked_rows_cut(problem)
         p = cut.problem
         values: dict[str, int | np.ndarray] = {
             "size": p.itemsize, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k,
@@ -305,17 +305,17 @@ class MatrixRowsPlan(RegisterFinish):
             "panels": cut.panels,
             "tasks": cut.tasks, **self.limit_fields(p), **cut.fields_of_rows(),
         }  # fmt: skip
-        steps = [(multiply_matrix_rows(), cut.tasks)]
-        super().__init__(problem, algorithm, MATRIX_ROWS_ARGUMENTS, values, steps, 0)
+        steps = [(multiply_unpacked_rows(), cut.tasks)]
+        super().__init__(problem, algorithm, UNPACKED_ROWS_ARGUMENTS, values, steps, 0)
         self._set_cut(cut)
 
-    def _set_cut(self, cut: MatrixRowsCut) -> None:
+    def _set_cut(self, cut: UnpackedRowsCut) -> None:
         self._cut = cut
         self.strided_batch = math.prod(cut.problem.spatial_out) == 1  # else images are rows of pixels
 
     def on_maps(self, problem: ConvProblem) -> Self | None:
         """This plan for another number of rows; None where filters lie in other panels, for other threads."""
-        cut = matrix_rows_cut(problem)
+        cut = unpacked_rows_cut(problem)
         if cut.panels != self._cut.panels:
             return None
         plan = self.resized(problem, cut.fields_of_rows(), 0)
@@ -330,11 +330,11 @@ class MatrixRowsPlan(RegisterFinish):
         return panel_packing.packed_panels(w.reshape(1, *w.shape[:2]), self._cut.panels)
 
 
-class MatrixRows:
+class UnpackedRows:
     """The form of direct convolution that reads inputs as rows of a matrix."""
 
     def seconds(self, problem: ConvProblem, machine: Machine) -> float:
-        cut, p = matrix_rows_cut(problem), problem
+        cut, p = unpacked_rows_cut(problem), problem
         shared = worth_sharing(p)
         sums = SUMS * packed_blocking.seconds(cut.cycles, p, machine) * (1 if shared else cut.tasks)
         moved = machine.stream(p.x_bytes + 2 * p.y_bytes, p.x_bytes + p.y_bytes)
@@ -346,5 +346,5 @@ class MatrixRows:
     def scratch_bytes(self, problem: ConvProblem) -> int:
         return 0
 
-    def plan(self, problem: ConvProblem, algorithm: Algorithm) -> MatrixRowsPlan:
-        return MatrixRowsPlan(problem, algorithm)
+    def plan(self, problem: ConvProblem, algorithm: Algorithm) -> UnpackedRowsPlan:
+        return UnpackedRowsPlan(problem, algorithm)

@@ -7,7 +7,7 @@ from helpers import check
 import convalgos as ca
 from convalgos import ConvProblem
 from convalgos.cpu import direct
-from convalgos.cpu.gemm import matrix_rows
+from convalgos.cpu.gemm import unpacked_rows
 from convalgos.cpu.runtime.threads import on_one_thread
 from convalgos.cpu.vectors import simd
 
@@ -27,17 +27,17 @@ PIXELS = ["n1 c26 h2 w7 k70 r1 s1", "n3 c8 h3 w3 k33 r1 s1", "n2 c5 d2 h2 w2 k17
 @pytest.mark.parametrize("text", ROWS)
 def test_rows_of_a_batch(text, layout):
     problem = ConvProblem.parse(text).replace(layout=layout)
-    assert isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    assert isinstance(direct.Direct().plan(problem), unpacked_rows.UnpackedRowsPlan)
     check(direct.Direct(), problem)
 
 
 @pytest.mark.parametrize("text", PIXELS)
 def test_pixels_whose_channels_are_neighbours(text, monkeypatch):
-    monkeypatch.setattr(matrix_rows, "FILLED", 0.0)
+    monkeypatch.setattr(unpacked_rows, "FILLED", 0.0)
     problem = ConvProblem.parse(text)
-    assert not isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    assert not isinstance(direct.Direct().plan(problem), unpacked_rows.UnpackedRowsPlan)
     problem = problem.replace(layout="channels_last")
-    assert isinstance(direct.Direct().plan(problem), matrix_rows.MatrixRowsPlan)
+    assert isinstance(direct.Direct().plan(problem), unpacked_rows.UnpackedRowsPlan)
     check(direct.Direct(), problem)
 
 
@@ -122,8 +122,8 @@ def test_every_tile_is_a_kernel():
     lanes = simd.lanes(4)
     for filters in (1, lanes, 5 * lanes + 1, 9 * lanes, 40 * lanes):
         for rows in (3, 9, 17, 64, 127):
-            cut = matrix_rows.matrix_rows_cut(ConvProblem((rows, 90, 1, 1), (filters, 90, 1, 1)))
+            cut = unpacked_rows.unpacked_rows_cut(ConvProblem((rows, 90, 1, 1), (filters, 90, 1, 1)))
             assert 0 < rows - (cut.tiles - 1) * cut.tall <= cut.tall
-            assert cut.tall in matrix_rows.heights(cut.vectors_of, cut.panels)
+            assert cut.tall in unpacked_rows.heights(cut.vectors_of, cut.panels)
             widths = np.diff(cut.vectors_of * np.arange(cut.panels + 1) // cut.panels)
             assert widths.min() > 0 and widths.max() == cut.vectors
