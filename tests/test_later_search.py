@@ -1,5 +1,6 @@
 """Transforms whose plans are estimates until their runs have paid for the search."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -66,27 +67,50 @@ def test_runs_pay_for_the_search(searches, monkeypatch):
     check(plan(x, prepared), expected)
 
 
-def test_threads_run_on_while_one_searches(searches):
+def test_threads_run_on_while_one_searches(searches, monkeypatch):
     with searching_later():
         plan = ca.plan(PROBLEM, algorithm="cpu.fft.fftw")
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-4, 5, s).astype("f") for s in (PROBLEM.x_shape, PROBLEM.w_shape))
     expected, prepared = plan(x, w), plan.prepare(w)
     plan._transform._left = 1e-9
+    begun, may_end = threading.Event(), threading.Event()
+    search = engines.Transform._plan
+    monkeypatch.setattr(
+        engines.Transform, "_plan",
+        lambda self, later: (begun.set(), may_end.wait(20), search(self, later)),
+    )  # fmt: skip
     with ThreadPoolExecutor(4) as pool:
-        for y in pool.map(lambda _: plan(x, prepared), range(40)):
-            check(y, expected)
+        pays = pool.submit(plan, x, prepared)
+        try:
+            assert begun.wait(20)
+            for y in pool.map(lambda _: plan(x, prepared), range(40), timeout=10):
+                check(y, expected)
+            assert not pays.done() and not plan._transform.is_settled
+        finally:
+            may_end.set()
+        check(pays.result(), expected)
     assert plan._transform.is_settled and len(searches) == 1
+    check(plan(x, prepared), expected)
 
 
 def test_bound_runs_search_at_once(searches):
     with searching_later():
         plan = ca.plan(PROBLEM, algorithm="cpu.fft.fftw")
     x, w = np.ones(PROBLEM.x_shape, "f"), np.ones(PROBLEM.w_shape, "f")
-    y = np.empty(PROBLEM.y_shape, "f")
-    plan.bind(x, plan.prepare(w), y).run()
-    assert plan._transform.is_settled
+    y, estimated = np.empty(PROBLEM.y_shape, "f"), plan._transform.forward
+    bound = plan.bind(x, plan.prepare(w), y)
+    assert plan._transform.is_settled and len(searches) == 1
+    bound.run()
     check(y, np.full(PROBLEM.y_shape, 930.0))
+    assert bound.launches  # kernels, which networks run without Python
+    assert plan._transform.forward != estimated and plan.record["transform"] == plan._transform.forward
+
+
+def test_plans_that_are_searched_for_are_called_at_once(searches):
+    with searching_later():
+        assert ca.plan(PROBLEM, algorithm="cpu.fft.fftw")._quick is None
+    assert ca.plan(PROBLEM, algorithm="cpu.fft.fftw")._quick is not None
 
 
 def test_calls_of_signals_and_convolutions_wait(searches, monkeypatch):

@@ -1,5 +1,7 @@
 """`ndimage.correlate` and `convolve`: SciPy's answers, exactly where they are integers, else nearly."""
 
+from functools import reduce
+
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -83,6 +85,18 @@ def test_outer_products_line_by_line(mode):
             for w in (*random_windows(rng, taps),)[-1], np.ones(taps) / 3:
                 expected = scipy.ndimage.correlate(x, w, mode=mode, cval=3)
                 check(ca.ndimage.correlate(x, w, mode=mode, cval=3), expected, x, w)
+
+
+@pytest.mark.parametrize("char", "fdhB")
+@pytest.mark.parametrize(
+    "taps", [(1, 5, 4, 1), (1, 1, 5, 4), (5, 4, 1, 1), (1, 5, 1, 4), (3, 1, 5, 1), (1, 5, 3, 4)]
+)
+def test_axes_of_single_taps_around_outer_products(taps, char):
+    """Such as images one after the other, with their channels last: none may take the scale with it."""
+    rng = np.random.default_rng(2)
+    x = random_input(rng, (3, 24, 35, 2), char)
+    for w in (np.full(taps, 0.05), np.full(taps, 3.0), -reduce(np.multiply.outer, map(rng.random, taps))):
+        check(ca.ndimage.correlate(x, w), scipy.ndimage.correlate(x, w), x, w)
 
 
 @pytest.mark.parametrize("mode", ["reflect", "mirror", "nearest", "wrap", "constant"])

@@ -216,33 +216,46 @@ class _Again:
 
     def settle(self, r: Value, at: Value, count: Value, close: Value) -> None:
         """Some elements of a line, of which pairs are in the bits of a word, or flat windows."""
-        v, lanes = self._v, self._sums.v.lanes
+        v = self._v
         v.b.store(r, self._row)
         many = v.b.icmp_unsigned(">=", bits_of(v, "ctpop", close), v.integer(MANY))
-        flat, other = self._flat_at(at, count, many)
-
-        with v.b.if_else(flat, likely=False) as (then, otherwise):
-            with then:
-                with v.b.if_then(other, likely=False):
-                    self._in_order(at, count)
-                self._fill(at, count, other)
-            with otherwise, v.loop(v.idiv(v.iadd(count, lanes - 1), lanes)) as part:
-                first = v.imul(part, lanes)
-                begin = v.imul(v.idiv(first, PAIRS), PAIRS // 2)
-                near = v.b.and_(v.b.lshr(close, begin), v.integer((1 << PAIRS // 2) - 1))
-                with v.b.if_then(v.b.icmp_unsigned("!=", near, v.integer(0))):
-                    self._in_order(v.iadd(at, first), v.isub(count, first))
-
-    def _flat_at(self, at: Value, count: Value, many: Value) -> tuple[Value, Value]:
-        """`FlatWindows.find` of windows of which many are close; no others are flat."""
-        v = self._v
-        found = [variable_of(v, v.integer(0)) for _ in range(2)]
+        before = v.b.block
         with v.b.if_then(many, likely=False):
-            self._flat.forget_place()  # which is that of another line
-            for each, value in zip(found, self._flat.find(at, count), strict=True):
-                v.b.store(v.b.zext(value, WORD), each)
-        flat, other = (v.b.icmp_unsigned("!=", v.b.load(each, typ=WORD), v.integer(0)) for each in found)
-        return flat, other
+            is_flat = self._settle_flat(at, count)
+            looked = v.b.block
+        flat = v.b.phi(is_flat.type)
+        flat.add_incoming(ir.Constant(is_flat.type, 0), before)
+        flat.add_incoming(is_flat, looked)
+        with v.b.if_then(v.b.not_(flat), likely=True):
+            self._one_by_one(at, count, close)
+
+    def _settle_flat(self, at: Value, count: Value) -> Value:
+        """Whether windows are flat, and settled."""
+        v = self._v
+        self._flat.forget_place()  # which is that of another line
+        flat, other = self._flat.find(at, count)
+        with v.b.if_then(flat):
+            with v.b.if_then(other, likely=False):
+                self._in_order(at, count)
+            self._fill(at, count, other)
+        return flat
+
+    def _one_by_one(self, at: Value, count: Value, close: Value) -> None:
+        """The elements of each `PAIRS` of which some are close: most have none."""
+        v, lanes, bits_each = self._v, self._sums.v.lanes, PAIRS // 2
+        some = close
+        for bit in range(1, bits_each):
+            some = v.b.or_(some, v.b.lshr(close, v.integer(bit)))
+        firsts = v.b.and_(some, ir.Constant(WORD, sum(1 << bit for bit in range(0, 64, bits_each))))
+        rest = variable_of(v, firsts)
+        with v.loop(bits_of(v, "ctpop", firsts)):
+            bits = v.b.load(rest, typ=WORD)
+            v.b.store(v.b.and_(bits, v.isub(bits, 1)), rest)
+            first = v.imul(bits_of(v, "cttz", bits, ir.Constant(ir.IntType(1), 0)), 2)
+            with v.loop(PAIRS // lanes) as part:
+                place = v.iadd(first, v.imul(part, lanes))
+                with v.unless_negative(v.isub(v.isub(count, place), 1)):
+                    self._in_order(v.iadd(at, place), v.isub(count, place))
 
     def _line(self, t: Value) -> Value:
         v = self._v

@@ -168,21 +168,20 @@ def _lines_of(
     w: Array, x: np.dtype, y: np.dtype, axes: Sequence[AxisWindow], fill: float
 ) -> LineFilter | None:
     """Passes along lines that do the same, where nothing is rounded to less than sums are; else None."""
-    taps = [axis.taps for axis in axes if axis.taps > 1]
-    if not (x.kind == y.kind == "f" and y.itemsize >= x.itemsize) or w.size < LINES * sum(taps):
+    filtered = [i for i, axis in enumerate(axes) if axis.taps > 1]
+    if not (x.kind == y.kind == "f" and y.itemsize >= x.itemsize):
         return None
-    if len(taps) < 2 or (fill != 0 and any(axis.boundary == "constant" for axis in axes)):
+    if len(filtered) < 2 or w.size < LINES * sum(axes[i].taps for i in filtered):
+        return None
+    if fill != 0 and any(axis.boundary == "constant" for axis in axes):
         return None
     lines = _sums_of(w.tobytes(), w.shape, x, y, float(fill)).lines
     if lines is None:
         return None
-    if axes[-1].taps == 1:
-        lines = [lines[0] * lines[-1][0], *lines[1:-1], np.ones(1)]
-    steps = [
-        LineStep(i, tuple(line.tolist()), axis, 0.0)
-        for i, (axis, line) in enumerate(zip(axes, lines, strict=True))
-        if axis.taps > 1
-    ]
+    factors = [lines[i].tolist() for i in filtered]
+    if axes[-1].taps == 1:  # the last line, of which no sums are made, scales all others
+        factors[0] = (lines[filtered[0]] * lines[-1][0]).tolist()
+    steps = [LineStep(i, tuple(line), axes[i], 0.0) for i, line in zip(filtered, factors, strict=True)]
     return line_filter(x, y, tuple(steps))
 
 

@@ -102,6 +102,7 @@ class KernelPlan(Rebinding, CompiledPass, OtherSizes):
     """
 
     finishes = False
+    times_runs = False  # whether `run` is the launches of the steps, and a look at the time
     adds_first = False  # whether drivers read the residual of an output before they store it: it may be y
 
     def __init__(
@@ -129,7 +130,8 @@ class KernelPlan(Rebinding, CompiledPass, OtherSizes):
         self.scratch_bytes = scratch_bytes
         self._finishes = self.finishes and problem.dtype == problem.y_dtype and compiled_for(self._y_dtype)
         own = type(self)  # whether a run is its launches, and nothing else
-        self._only_launches = own.run is KernelPlan.run and own.launch_steps is KernelPlan.launch_steps
+        launches = own.run is KernelPlan.run or own.times_runs
+        self._only_launches = launches and own.launch_steps is KernelPlan.launch_steps
         self._binds = self._only_launches and (problem.direction != "backward_weights" or self.reads_filter)
         self._only_launches = self._only_launches and problem.direction != "backward_weights"
         lanes = simd.lanes(half.computed_bytes(problem))

@@ -18,6 +18,7 @@ import ctypes
 import functools
 import importlib.machinery
 import importlib.util
+import math
 import os
 import tempfile
 import threading
@@ -94,6 +95,7 @@ class Transform:
         """Count a run of so many seconds with estimated plans, and search if such runs have paid for it."""
         self._left -= seconds
         if self._left <= 0:
+            self._left = math.inf  # other threads do not wait for this one
             self.settle()
 
     def settle(self) -> None:

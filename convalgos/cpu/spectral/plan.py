@@ -12,6 +12,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.boundaries import source_indices
+from convalgos.core.plan import QuickCall
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.layout.strides import map_strides
@@ -33,7 +34,7 @@ class SpectraPlan(KernelPlan):
         library: the engine that transforms.
     """
 
-    finishes = strided_batch = rows_apart = True
+    finishes = strided_batch = rows_apart = times_runs = True
 
     def __init__(self, problem: ConvProblem, algorithm: Algorithm, cut: FftBlocking, library: str):
         p, dealt = cut.problem, chunk_schedule(cut)
@@ -121,8 +122,23 @@ class SpectraPlan(KernelPlan):
         self._transform.ran(time.perf_counter() - began)
 
     def bind(self, *arguments: Any, **options: Any) -> BoundRun:
-        self._transform.settle()  # of its runs none is counted
+        self._settle()
         return super().bind(*arguments, **options)
+
+    def bound_again(self, *arguments: Any) -> BoundRun | None:
+        self._settle()
+        return super().bound_again(*arguments)
+
+    def quick_call(self, problem: ConvProblem) -> QuickCall | None:
+        if not self._transform.is_settled:
+            return None
+        self._settle()
+        return super().quick_call(problem)
+
+    def _settle(self) -> None:
+        """Search before runs that are not counted, and have what was found in their records."""
+        self._transform.settle()
+        self.record["transform"], self.record["inverse"] = self._transform.forward, self._transform.inverse
 
     def _set_run(self, *arguments: Any) -> Any:
         record = super()._set_run(*arguments)
