@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")  # whose networks some tests run
+
 import convalgos as ca
 from convalgos.core.epilogue import RELU
 from convalgos.network import batch_parts
