@@ -67,8 +67,9 @@ def test_panels_hold_every_filter_once():
             assert widths.min() > 0 and widths.max() == cut.vectors <= gemv.widest_panel(cut.rows)
 
 
-def test_bits_do_not_depend_on_the_threads():
-    problem = ConvProblem.parse("n1 c4099 h1 w1 k80 r1 s1")
+@pytest.mark.parametrize("text", ["n1 c4099 h1 w1 k80 r1 s1", "n13 c2099 h1 w1 k30 r1 s1"])  # and rows
+def test_bits_do_not_depend_on_the_threads(text):
+    problem = ConvProblem.parse(text)
     rng = np.random.default_rng(1)
     x, w, _ = (rng.standard_normal(s, np.float32) for s in problem.array_shapes)
     shared = direct.Direct().plan(problem)

@@ -106,17 +106,6 @@ def test_plans_like_those_of_other_threads():
         assert np.array_equal(plan(x, w)[:, :, 0, 0], x[:, :, 0, 0] @ w[:, :, 0, 0].T)
 
 
-def test_bits_do_not_depend_on_the_threads():
-    problem = ConvProblem.parse("n13 c2099 h1 w1 k30 r1 s1")
-    rng = np.random.default_rng(1)
-    x, w, _ = (rng.standard_normal(s, np.float32) for s in problem.array_shapes)
-    shared = direct.Direct().plan(problem)
-    with on_one_thread():
-        alone = direct.Direct().plan(problem)
-    assert alone.steps != shared.steps
-    assert np.array_equal(shared(x, w), alone(x, w))
-
-
 def test_every_tile_is_a_kernel():
     """Heights and widths of tiles are those that registers hold, and threads have tiles of their own."""
     lanes = simd.lanes(4)

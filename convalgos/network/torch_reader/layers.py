@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from convalgos.network.onnx_reader.einsum import LetteredProduct, order_or_product
+from convalgos.network.onnx_reader.einsum import order_or_product
 from convalgos.network.torch_reader.model import sizes_in
 from convalgos.network.torch_reader.moves import permuted, turned_matrices
 from convalgos.network.torch_reader.shapes import (
@@ -109,12 +109,9 @@ def lettered_product_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value
     product = order_or_product(a["equation"], len(names))
     if isinstance(product, list):
         return t.emit("Transpose", names, perm=product)
-    if product is None or (isinstance(product, LetteredProduct) and product.vector is not None):
+    if product is None or product.vector is not None:
         raise Left("is no product of matrices")
     names = names[::-1] if product.swapped else names
-    if isinstance(product, LetteredProduct):
-        turns = zip(names, product.turned, strict=True)
-        return t.emit("MatMul", [turned_matrices(t, name) if turned else name for name, turned in turns])
     operands = [permuted(t, name, order) for name, order in zip(names, product.orders, strict=True)]
     if product.result == sorted(product.result):
         return t.emit("MatMul", operands)
