@@ -105,6 +105,24 @@ assert in_child(lambda: right("cpu.winograd.f4x3") and right("cpu.direct")) == 0
     )
 
 
+def test_while_another_thread_imports_the_algorithms():
+    run("""
+amid = threading.Event()
+class Slow:
+    "Makes an import last, as from a slow disk."
+    def find_spec(self, name, path=None, target=None):
+        if name == "convalgos.cpu.gemm":
+            amid.set()
+            time.sleep(0.5)
+sys.meta_path.insert(0, Slow())
+other = threading.Thread(target=computed, args=("cpu.direct",))
+other.start()
+assert amid.wait(30)
+assert in_child(lambda: right("cpu.direct")) == 0
+other.join()
+""")
+
+
 def test_while_threads_run_and_plan():
     run("""
 expected = computed("cpu.direct")

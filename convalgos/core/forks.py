@@ -50,12 +50,16 @@ def let_forks_in() -> None:
 
 
 def _before() -> None:
-    until = time.monotonic() + PATIENCE
+    until, count = time.monotonic() + PATIENCE, -1
     _waiting.add(threading.get_ident())
-    _forking.taken = [
-        (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic())))
-        for lock, broken in reversed(_guarded)
-    ]
+    while count != len(_guarded):  # again where another thread has imported more of them meanwhile
+        if count >= 0:
+            _in_parent()
+        count = len(_guarded)
+        _forking.taken = [
+            (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic())))
+            for lock, broken in reversed(_guarded)
+        ]
     _waiting.discard(threading.get_ident())
 
 

@@ -7,6 +7,7 @@ and those that the program registers.
 from __future__ import annotations
 
 import pkgutil
+import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core import laid_arrays
+from convalgos.core import forks, laid_arrays
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.element_types import HALF_DTYPES, PRECISIONS
@@ -30,6 +31,7 @@ _added: dict[str, Algorithm] = {}  # by id, those from outside
 # `ways_by_family`.
 _families: dict[tuple[Any, ...], tuple[Any, tuple[tuple[Algorithm, ...], ...]]] = {}
 _planners: dict[str, Planner] = {}  # by device, of sub-problems
+_importing = forks.guarded(threading.RLock())  # a child would wait for ever for a half imported module
 
 
 @cache
@@ -83,10 +85,11 @@ def _forget() -> None:
 def _own(device: str) -> tuple[Algorithm, ...]:
     """The algorithms of the library on a device, whose files are imported for this."""
     found: list[Algorithm] = []
-    package = import_module(f"convalgos.{device}")
-    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
-        module = import_module(f"{package.__name__}.{info.name}")
-        found += getattr(module, "ALGORITHMS", ())
+    with _importing:
+        package = import_module(f"convalgos.{device}")
+        for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+            module = import_module(f"{package.__name__}.{info.name}")
+            found += getattr(module, "ALGORITHMS", ())
     ids = [a.id for a in found]
     if twice := sorted({i for i in ids if ids.count(i) > 1}):
         raise RuntimeError(f"two algorithms have the id {', '.join(twice)}")
