@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from convalgos.cpu.filtering.ordered_sums import any_of
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.instructions import ir
 from convalgos.cpu.vectors.integers import Integers
@@ -102,9 +103,7 @@ class FlatWindows:
                 look(n.imin(n.imul(i, n.lanes), n.isub(width, n.lanes)))
             with otherwise:
                 look(n.integer(0), n.mask(width))
-        differs = n.b.icmp_unsigned("!=", found.value, n.zero())
-        lanes = n.b.bitcast(differs, ir.IntType(n.lanes))
-        return n.b.icmp_unsigned("!=", lanes, ir.Constant(lanes.type, 0))
+        return any_of(n, [n.b.icmp_unsigned("!=", found.value, n.zero())])
 
 
 def variable_of(v: Vec, value: Value) -> Value:

@@ -83,7 +83,7 @@ def settle_vectors(
     source, out, near = (v.pointer(address) for address in (sums, y, bounds))
     ordered = OrderedSums(v, FLOAT if v.size == 4 else DOUBLE, address, weights, taps)
     step = AT_ONCE * ordered.v.lanes if told_apart else v.lanes  # lines may be short
-    again = _Again(v, KIND, ORDER, ordered, flat, out, step // ordered.v.lanes, told_apart)
+    again = _SettledVectors(v, KIND, ORDER, ordered, flat, out, step // ordered.v.lanes, told_apart)
     low, high = (v.broadcast(near, i) for i in range(2))
 
     def close_in(place: Value, rest: Value) -> Value:
@@ -104,7 +104,7 @@ def settle_vectors(
             again.settle(at, rest, close)
 
 
-class _Again:
+class _SettledVectors:
     """Writes what settles vectors of which some lanes are close; arguments are those of `settle_vectors`."""
 
     def __init__(

@@ -131,7 +131,7 @@ def fixed_rows(
     n, s = Integers(v.b, v.lanes, 4), Integers(v.b, 2 * v.lanes, 2)
     high, low, bits, digits = (n.broadcast(n.pointer(bounds), i) for i in range(4))
     w, pairs, last = n.pointer(weights), n.idiv(n.iadd(taps, 1), 2), n.isub(lines, 1)
-    again = _Again(v, SIGNED, table, exact, taps, y, y_step, bounds)
+    again = _SettledShorts(v, SIGNED, table, exact, taps, y, y_step, bounds)
 
     def block(at: Value, vectors: int, mask: Value = None) -> None:
         places = [s.iadd(at, m * s.lanes) for m in range(vectors)]
@@ -200,7 +200,7 @@ def _whole_parts(n: Integers, SIGNED: int, words: list[Value], digits: Value) ->
     return few, packed if SIGNED else s.bit_xor(packed, s.const(SIGN))
 
 
-class _Again:
+class _SettledShorts:
     """Writes sums as float64, in SciPy's order, of every second line; arguments are those of `fixed_rows`."""
 
     def __init__(
