@@ -117,6 +117,39 @@ def test_plans_are_made_for_sizes_that_come_again(monkeypatch):
     assert planned
 
 
+@pytest.mark.parametrize("chars", ["dd", "ff", "DD", "?B", "hd"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((31, 2, 40), (18, 1, 37), [0, -1]),
+        ((60, 9), (60, 80), (1,)),
+        ((30, 45), (18, 40), None),
+        ((5, 700), (5, 90), 1),
+    ],
+)
+def test_sizes_that_are_known_go_where_they_went(shapes, chars):
+    """Whatever comes of them later: other strides, what is not finite, or an array to write into."""
+    *shapes, axes = shapes
+    first = [array(shape, char) for shape, char in zip(shapes, chars, strict=True)]
+    for mode in ("full", "same"):
+        for call in range(2):
+            theirs = scipy.signal.fftconvolve(*first, mode, axes)
+            check(ca.signal.fftconvolve(*first, mode, axes), theirs, mode, call)
+        turned = [np.asfortranarray(a)[::-1] for a in first]
+        check(ca.signal.fftconvolve(*turned, mode, axes), scipy.signal.fftconvolve(*turned, mode, axes), mode)
+        out = np.empty(theirs.shape, theirs.dtype)
+        assert ca.signal.fftconvolve(*first, mode, axes, out=out) is out
+        check(out, theirs, mode)
+        if chars[0] in "fdD":
+            bad = first[0].copy()
+            bad.flat[-1] = np.nan
+            y = ca.signal.fftconvolve(bad, first[1], mode, axes)
+            theirs = scipy.signal.fftconvolve(bad, first[1], mode, axes)
+            assert np.array_equal(np.isnan(y), np.isnan(theirs)), mode
+    with pytest.raises((TypeError, ValueError)):  # though 1.0 == 1
+        ca.signal.fftconvolve(*first, "full", 1.0)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_not_spread_by_the_first_call_of_a_size(bad):
     new_sizes._asked.clear()

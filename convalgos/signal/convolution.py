@@ -17,6 +17,7 @@ import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.signal import short_signals, short_windows, small_images
+from convalgos.signal.arrangements import sides_of
 from convalgos.signal.exact_integers import (
     LARGEST_EXACT,
     convolved_exactly,
@@ -28,13 +29,18 @@ from convalgos.signal.lines import long_signal
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
 from convalgos.signal.modes import MODES, MOST_AXES, in_all_axes, in_axes, larger, longer_axes, longest_last
 from convalgos.signal.outputs import takes_out
-from convalgos.signal.problems import all_finite, convolved_along
+from convalgos.signal.problems import all_finite, convolved_along, run_on_sides
+from convalgos.signal.size_cache import UNKNOWN, SizeCache
 from convalgos.signal.window_sums import few_complex
 
 METHODS = ("auto", "direct", "fft")
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
+KEPT = 1 << 22  # bytes of what is kept
+
+# By `_transform_key`, the precision and the sides of calls that go through transforms by plans
+_transforms = SizeCache(KEPT)
 
 
 @small_images.small_unbordered(correlates=False)
@@ -231,7 +237,12 @@ def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.nd
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
     """`fftconvolve`, in float32 where both inputs have that precision, else in float64."""
+    key = None
     if type(in1) is type(in2) is np.ndarray:
+        key = _transform_key(in1, in2, mode, axes)
+        if (known := _transforms[key]) is not UNKNOWN and out is None:
+            dtype, sides = known
+            return run_on_sides(*_in_precision(dtype, in1, in2), sides, "fft")
         if axes is None and (y := short_signals.new_of_one_length(in1, in2, mode)) is not None:
             return y
         if (y := _product(in1, in2, mode, axes)) is not None:
@@ -266,7 +277,21 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     dtype = np.float32 if single else np.float64
     taps = math.prod(min(x.shape[i], w.shape[i]) for i in (range(x.ndim) if axes is None else axes))
     sums = taps <= SUMMED_TAPS and all_finite(x) and all_finite(w)  # transforms spread what is not finite
-    return convolved_along(*_in_precision(dtype, x, w), mode, axes, "auto" if sums else "fft", out)
+    y = convolved_along(*_in_precision(dtype, x, w), mode, axes, "auto" if sums else "fft", out)
+    if key is not None and taps > SUMMED_TAPS and y is not None and all_finite(y):
+        sides = sides_of(x.shape, w.shape, mode, None if axes is None else frozenset(axes))
+        assert sides is not None
+        if not sides.single:  # where all is finite, the shapes alone have led here
+            _transforms.keep(key, (dtype, sides))
+    return y
+
+
+def _transform_key(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> Any:
+    """What tells how `fftconvolve` goes, or None where it has to look at its arguments."""
+    along = tuple(axes) if type(axes) in (list, tuple) else () if axes is None else (axes,)
+    if type(mode) is not str or not all(type(a) is int for a in along):
+        return None
+    return x.shape, w.shape, x.dtype.char, w.dtype.char, mode, axes is None, along
 
 
 def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray | None:

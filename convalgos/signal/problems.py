@@ -1,12 +1,12 @@
-"""Two arrays and the axes along which they are convolved, sorted into one problem of ours.
+"""Two arrays that are convolved along some axes, as one problem of ours: `arrangements`.
 
-Axes that are not convolved become batch, groups or filters, real and imaginary parts become a second batch
-entry and a second filter, and the mode becomes padding. Plans are kept from call to call.
+Real and imaginary parts become a second batch entry and a second filter. Plans are kept from call to call.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,8 +19,9 @@ from convalgos.core.plan_cache import PlanCache
 from convalgos.core.problem import ConvProblem
 from convalgos.select import choose
 from convalgos.select.constraints import Constraints
+from convalgos.signal.arrangements import Sides, arranged, sides_of
 from convalgos.signal.line_plans import filtered_lines
-from convalgos.signal.modes import MODES, larger, wanted_of
+from convalgos.signal.modes import MODES
 from convalgos.signal.new_sizes import calls_by_size, is_nearly_as_long, is_new, is_new_with_such_taps
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.whole_transforms import transformed_whole
@@ -39,7 +40,6 @@ AT_ONCE, AT_SECOND = 1 << 17, 1 << 14
 # Elements of several axes that are transformed without a plan in the time that one takes, and calls of small
 # sizes in which they are, whose plans take less; Zen 5
 PLANNED, MOST_CALLS = 1 << 19, 16
-FEW_TAPS = 512  # of a single output, whose products NumPy sums sooner than a plan
 
 
 def convolved_along(
@@ -51,45 +51,35 @@ def convolved_along(
     """
     if mode not in MODES or axes == set():
         return None
-    # along axes of length 1 a convolution is a product, for which broadcasting is enough
-    convolved = [
-        i for i in range(x.ndim) if (axes is None or i in axes) and x.shape[i] != 1 and w.shape[i] != 1
-    ]
-    others = [i for i in range(x.ndim) if i not in convolved]
-    if not 1 <= len(convolved) <= 3:
+    sides = sides_of(x.shape, w.shape, mode, None if axes is None else frozenset(axes))
+    if sides is None:
         return None
-    if any(x.shape[i] != w.shape[i] and 1 not in (x.shape[i], w.shape[i]) for i in others):
-        return None
-    sizes = [[a.shape[i] for i in convolved] for a in (x, w)]
-    if mode == "valid":
-        which = larger(*map(tuple, sizes))
-        if which is None:
-            return None
-        if which == 1:
-            x, w, sizes = w, x, sizes[::-1]
-        if sizes[0] == sizes[1] and math.prod(sizes[0]) <= FEW_TAPS and axes is not None:
-            turned = tuple(slice(None, None, -1 if i in convolved else 1) for i in range(x.ndim))
-            single: np.ndarray = (x * w[turned]).sum(tuple(convolved), keepdims=True)  # one output per line
-            return single
-    wanted = [wanted_of(mode, s1, s2) for s1, s2 in zip(*sizes, strict=True)]
-    centred = x.shape
-    if math.prod(sizes[0]) < math.prod(sizes[1]):  # the larger one is the map, the smaller one the filter
+    if sides.single:
+        turned = tuple(slice(None, None, -1 if i in sides.convolved else 1) for i in range(x.ndim))
+        single: np.ndarray = (x * w[turned]).sum(sides.convolved, keepdims=True)  # one output per line
+        return single
+    return run_on_sides(x, w, sides, method, out)
+
+
+def run_on_sides(
+    x: np.ndarray, w: np.ndarray, sides: Sides, method: str, out: np.ndarray | None = None
+) -> np.ndarray | None:
+    """`convolved_along` of two arrays whose shapes have these sides."""
+    if sides.turned:
         x, w = w, x
-    cut = [i for i in others if mode == "same" and max(x.shape[i], w.shape[i]) != centred[i]]
-    y = run_as_problem(x, w, convolved, others, wanted, method, None if cut else out)
+    y = run_as_problem(x, w, sides.convolved, sides.others, sides.wanted, method, None if sides.cut else out)
     if y is not None:
-        for i in cut:  # SciPy centres on in1 here too, where in2 is the one that broadcasts
-            first = (y.shape[i] - centred[i]) // 2
-            y = y.take(range(first, first + centred[i]), i)
+        for i, first, count in sides.cut:
+            y = y.take(range(first, first + count), i)
     return y
 
 
 def run_as_problem(
     x: np.ndarray,
     w: np.ndarray,
-    convolved: list[int],
-    others: list[int],
-    wanted: list[tuple[int, int]],
+    convolved: Sequence[int],
+    others: Sequence[int],
+    wanted: Sequence[tuple[int, int]],
     method: str,
     out: np.ndarray | None = None,
 ) -> np.ndarray | None:
@@ -97,56 +87,40 @@ def run_as_problem(
 
     `out` itself where it is laid as the plan writes, else a new array.
     """
-    of_lines = convolved == [x.ndim - 1] and w.size == w.shape[-1] and method in ("auto", "fft")
+    of_lines = tuple(convolved) == (x.ndim - 1,) and w.size == w.shape[-1] and method in ("auto", "fft")
     if of_lines and (y := filtered_lines(x, w.reshape(-1), *wanted[0], out)) is not None:
         return y
     finite = method != "auto" or (all_finite(x) and all_finite(w))
     if finite and method != "direct" and _is_new(x, w, convolved, wanted, method):
         return transformed_whole(x, w, convolved, wanted)
-    batch = [i for i in others if w.shape[i] == 1]
-    filters = [i for i in others if x.shape[i] == 1 and w.shape[i] != 1]
-    groups = [i for i in others if i not in batch + filters]
-    n, g, k = (math.prod(a.shape[i] for i in axes) for a, axes in ((x, batch), (x, groups), (w, filters)))
-    # element e of the full convolution is the sum of x[e - t] * w[t]: drop what none of the wanted ones
-    # reads, pad what they miss
-    kept, padding = [slice(None)] * x.ndim, []
-    for i, (first, count) in zip(convolved, wanted, strict=True):
-        low = first - w.shape[i] + 1
-        kept[i] = slice(max(0, low), first + count)
-        padding.append((max(0, -low), max(0, first + count - x.shape[i])))
-    order = batch + groups + filters + convolved
-    image = x[tuple(kept)].transpose(order)
-    image = image.reshape(n, g, *image.shape[len(others) :])  # (N, G, *spatial)
-    kernel = w.transpose(groups + filters + batch + convolved)
-    kernel = kernel.reshape(g * k, 1, *kernel.shape[len(others) :])  # (G*K, 1, *kernel)
+    to = arranged(x.shape, w.shape, tuple(convolved), tuple(others), tuple(wanted))
+    image = x[to.kept].transpose(to.order).reshape(to.images)  # (N, G, *spatial)
+    kernel = w.transpose(to.kernel_order).reshape(to.kernels)  # (G*K, 1, *kernel)
     images, kernels = real_parts(image, 0), real_parts(kernel, 1)
-    parts_x, parts_w = len(images) // n, len(kernels) // (g * k)
-    plan = signal_plan(images.shape, kernels.shape, tuple(padding), g, images.dtype.name, method, finite)
+    parts_x, parts_w = len(images) // len(image), len(kernels) // len(kernel)
+    plan = signal_plan(images.shape, kernels.shape, to.padding, to.groups, images.dtype.name, method, finite)
     if plan is None:
         return None
-    shape = [x.shape[i] for i in batch + groups] + [w.shape[i] for i in filters]
-    whole = tuple(shape + [count for _, count in wanted])
-    if parts_x * parts_w == 1 and order == sorted(order) and holds_result(out, whole, images.dtype):
+    if parts_x * parts_w == 1 and to.in_order and holds_result(out, to.whole, images.dtype):
         assert out is not None
-        plan(images, kernels, out=out.reshape(n, g * k, *whole[len(shape) :]))
+        plan(images, kernels, out=out.reshape(len(images), len(kernels), *to.whole[len(others) :]))
         return out
     of_lines = parts_w == len(kernels) == 2 and len(convolved) == 1 and plan.algorithm.startswith("cpu.fft")
     if of_lines and math.prod(plan.problem.y_shape) * images.itemsize <= BYTES_BY_FILTER:
-        parts = _by_each_filter(images, kernels, tuple(padding))
+        parts = _by_each_filter(images, kernels, to.padding)
     else:
         parts = plan(images, kernels)  # (parts of x * N, G*K * parts of w, *spatial_out)
-    spatial_out = parts.shape[2:]
-    parts = parts.reshape(parts_x, n, g * k, parts_w, *spatial_out)
+    parts = parts.reshape(parts_x, len(image), len(kernel), parts_w, *parts.shape[2:])
     y = parts[0, :, :, 0]  # (N, G*K, *spatial_out)
     if parts_x * parts_w > 1:
         y = np.empty(y.shape, np.result_type(x, w))
         y.real = parts[0, :, :, 0] - (parts[1, :, :, 1] if parts_x == parts_w else 0)
         y.imag = (parts[1, :, :, 0] if parts_x == 2 else 0) + (parts[0, :, :, 1] if parts_w == 2 else 0)
-    return np.ascontiguousarray(y.reshape(whole).transpose(np.argsort(order)))
+    return np.ascontiguousarray(y.reshape(to.whole).transpose(to.back))
 
 
 def _is_new(
-    x: np.ndarray, w: np.ndarray, convolved: list[int], wanted: list[tuple[int, int]], method: str
+    x: np.ndarray, w: np.ndarray, convolved: Sequence[int], wanted: Sequence[tuple[int, int]], method: str
 ) -> bool:
     """Whether a size has not come so often that a plan is worth its making."""
     n, taps = x.shape[convolved[0]], w.shape[convolved[0]]
