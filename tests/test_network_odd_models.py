@@ -198,3 +198,43 @@ def test_outputs_whose_type_is_not_told():
     model = build.model(build.node("Relu", "x"))
     model.graph.output[0].ClearField("type")
     assert Session(model).get_outputs()[0].type == "tensor(float)"
+
+
+@pytest.mark.parametrize("op, shape", [("PRelu", (1, 1, 2, 1)), ("Mul", (3, 1, 1, 1)), ("Div", (1, 1, 2, 1))])
+def test_constants_of_rows_where_there_are_as_many_channels(op, shape):
+    """A constant along one dimension, and sizes of the maps for which another has as many elements."""
+    build = Builder((shape[0], "c", 2, 8), opset=17)
+    constant = RNG.uniform(0.5, 2, shape).astype("f4")
+    net = from_onnx(build.model(build.node(op, build.node("Neg", "x"), constant)))
+    for channels in (1, 3, 2, 4, 2, 3):
+        x = RNG.standard_normal((shape[0], channels, 2, 8)).astype("f4")
+        product = -x * constant
+        expected = {"PRelu": np.where(x > 0, product, -x), "Mul": product, "Div": -x / constant}[op]
+        np.testing.assert_allclose(net(x), expected, rtol=1e-6)
+
+
+def test_no_images_choose_no_algorithm():
+    """A network that first sees no images computes others by what is chosen for these."""
+    build = Builder(("n", 3, 16))
+    w = RNG.standard_normal((3, 1, 3)).astype("f4")
+    net = from_onnx(build.model(build.node("Conv", "x", w, pads=[1, 1], group=3)))
+    net(np.zeros((0, 3, 16), "f4"))
+    x = RNG.standard_normal((4, 3, 16)).astype("f4")
+    x[0, 0, 0] = np.inf
+    assert np.isfinite(net(x)).sum() == x.size - 2
+    alone = from_onnx(build.model("conv0a"))
+    alone(x)
+    assert str(net.plans()[-1].explain()) == str(alone.plans()[-1].explain())
+
+
+def test_sums_of_nothing_side_by_side():
+    build = Builder((2, 4, 2, 8), opset=16)
+    nothing = build.node("Gather", "x", np.zeros(0, np.int64), axis=-1)
+    build.node("Concat", "x", nothing, "x", nothing, axis=3)
+    check_model(build.model("concat1a"), numbers((2, 4, 2, 8)))
+
+
+def test_sizes_of_two_dimensions_of_one():
+    build = Builder(("n", 4))
+    size = build.node("Gather", build.node("Shape", "x"), np.int64(1))
+    check_model(build.model(build.node("Unsqueeze", size, np.int64([0, 1]))), numbers((3, 4)))

@@ -73,7 +73,7 @@ class ElementwisePlan(BoundStep):
     def __init__(
         self, operation: str, shapes: Sequence[Shape], layout: str, activation: Activation | None = None
     ):
-        self._operation, self._activation, self._layout = OPERATIONS[operation], activation, layout
+        self._operation, self._activation, self.layout = OPERATIONS[operation], activation, layout
         y_shape = np.broadcast_shapes(*shapes)
         self._shapes = [_laid(layout, shape) for shape in shapes]
         self._y_shape = _laid(layout, y_shape)
@@ -96,7 +96,7 @@ class ElementwisePlan(BoundStep):
         if self._turned or len(other) != len(self._shapes) - 1:
             return None
         cast = None
-        laid = _laid(self._layout, a)
+        laid = _laid(self.layout, a)
         made: Self = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._shapes, made._y_shape = [laid], laid
@@ -104,7 +104,7 @@ class ElementwisePlan(BoundStep):
             (b,) = other
             if len(b) != len(a) or b[1:2] != a[1:2]:
                 return None
-            made._shapes.append(b_laid := _laid(self._layout, b))
+            made._shapes.append(b_laid := _laid(self.layout, b))
             if b_laid != laid or self._operation != ADD:
                 with suppress(Unsupported):
                     cast = broadcast_of(laid[1:], b_laid[1:])
@@ -160,11 +160,14 @@ class ConstantOperandPlan(BoundStep):
         self.by_address = plan.by_address
 
     def on_map(self, shape: Shape) -> ConstantOperandPlan | None:
-        """The same step of a map of this logical shape; None where the constant may be broadcast otherwise,
-        or has numbers for pixels."""
-        if not isinstance(self._plan, ElementwisePlan) or self._b.size not in shape[1:2]:
+        """The same step of a map of this logical shape; None where the constant has other numbers than one
+        for each channel."""
+        if not isinstance(self._plan, ElementwisePlan) or len(shape) < 2:
             return None
-        plan = self._plan.on_maps(shape, (1, shape[1], *(1,) * len(shape[2:])))
+        of_channels = (1, shape[1], *(1,) * len(shape[2:]))
+        if self._b.shape != array_shape(self._plan.layout, of_channels):
+            return None
+        plan = self._plan.on_maps(shape, of_channels)
         return None if plan is None else ConstantOperandPlan(plan, self._b)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
@@ -204,7 +207,7 @@ class ConcatenationPlan(BoundStep):
             for i, (x, shape, part) in enumerate(
                 zip(inputs, self._shapes, np.split(y, ends, self._axis), strict=True)
             )
-            if x.ctypes.data != part.ctypes.data
+            if x.size and x.ctypes.data != part.ctypes.data
         ]
         words = [place.word for run in runs for place in run.y_places]
         return jit.bound_run(

@@ -55,7 +55,8 @@ def held_sizes(
     if op == "Gather" and not attributes.get("axis", 0) and are_known(others[0]):
         return np.asarray(x[others[0].astype(np.int64)], object)
     if op == "Unsqueeze" and x.ndim == 0:
-        return x.reshape(1)
+        axes = others[0] if others else np.asarray(attributes["axes"])
+        return x.reshape((1,) * axes.size)
     if op == "Reshape" and x.size == 1 and others[0].size < 2:
         return x.reshape((1,) * others[0].size)
     if op == "Squeeze" and x.shape == (1,):
