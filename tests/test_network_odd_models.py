@@ -238,3 +238,20 @@ def test_sizes_of_two_dimensions_of_one():
     build = Builder(("n", 4))
     size = build.node("Gather", build.node("Shape", "x"), np.int64(1))
     check_model(build.model(build.node("Unsqueeze", size, np.int64([0, 1]))), numbers((3, 4)))
+
+
+def test_squeezes_of_whatever_has_one_element():
+    """Without axes: a batch of one image loses the dimension of images, too."""
+    build = Builder(("n", 8, 9, 7), opset=12)
+    means = build.node("Squeeze", build.node("GlobalAveragePool", build.conv()))
+    model = build.model(
+        build.node("Slice", means, np.int64([2]), np.int64([6]), np.int64([-1]), np.int64([2]))
+    )
+    for images in (3, 1, 2):
+        check_model(model, numbers((images, 8, 9, 7)))
+    session, wanted = Session(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for images in (3, 1, 2):
+        x = numbers((images, 8, 9, 7))
+        (y,), (right,) = session.run(None, {"x": x}), wanted.run(None, {"x": x})
+        assert y.shape == right.shape
+        np.testing.assert_allclose(y, right, rtol=1e-4, atol=1e-5)
