@@ -95,7 +95,7 @@ def without_identities(graph: Any) -> list[Any]:
 
 
 def squeezed_as_are(nodes: Iterable[Any]) -> set[str]:
-    """Values that have fewer dimensions where some sizes are 1: of a Squeeze without axes, and what is made of
+    """Values that have fewer dimensions where sizes are 1: of a Squeeze without axes, and what is made of
     them."""
     found: set[str] = set()
     for node in nodes:
