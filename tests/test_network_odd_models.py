@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_network_onnx import CLOSE, RNG, Builder
+from test_network_onnx import CLOSE, RNG, Builder, numbers
 
 import convalgos as ca
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -114,3 +114,144 @@ def test_one_number_of_maps_in_blocks():
     number = build.node("Sin", build.node("ReduceMean", x, keepdims=0))
     y = build.node("Mul", build.conv(x, c=64), number)
     check_model(build.model(y, number), RNG.standard_normal((1, 32, 40, 40)).astype("f4"))
+
+
+def test_slices_with_steps_from_before_the_first():
+    build = Builder((2, 3))
+    last = np.iinfo(np.int64).max
+    y = build.node("Slice", "x", np.int64([-2]), np.int64([last]), np.int64([0]), np.int64([3]))
+    check_model(build.model(y), np.float32([[1, 2, 3], [4, 5, 6]]))  # one row
+
+
+def test_vectors_of_several_sizes_and_single_numbers():
+    build = Builder(("n",))
+    double = build.node("Mul", "x", build.node("Relu", "x"))
+    mean = build.node("ReduceMean", "x", np.int64([0]), keepdims=0)
+    some = build.node("Mul", build.node("HardSwish", mean), mean)
+    net = from_onnx(build.model(double, some))
+    for n in (2, 1, 5, 2):
+        x = RNG.standard_normal(n).astype("f4")
+        y, z = net(x)
+        np.testing.assert_array_equal(y, x * np.maximum(x, 0))
+        m = x.mean()
+        np.testing.assert_allclose(z, m * m * min(max(m / 6 + 0.5, 0), 1), rtol=1e-5)
+        assert z.shape == ()
+
+
+def test_outputs_that_show_what_others_are_written_into():
+    """A sum side by side with a part of it, of which another output shows the whole."""
+    build = Builder((6, 5, 8, 2), opset=13)
+    least = build.node("ReduceMin", "x", axes=[0, 1, 2, 3])
+    two = build.node("Concat", least, least, axis=3)
+    model = build.model(build.node("Concat", two, least, build.node("Max", two, np.float32(0)), axis=3))
+    session, x = Session(model), RNG.standard_normal((6, 5, 8, 2)).astype("f4")
+    for _ in range(2):
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y.ravel(), [x.min()] * 3 + [0] * 2)
+        y.fill(7)
+
+
+def test_pads_of_maps_move_infinities_alone():
+    build = Builder((1, 3, 3, 1))
+    model = build.model(build.node("Pad", "x", np.int64([0, 2, 1, 0, 0, 1, 0, 0]), mode="reflect"))
+    x = np.float32([1, 2, 3, 4, np.inf, 6, -1e9, np.nan, 1e-9]).reshape(1, 3, 3, 1)
+    (y,) = Session(model).run(None, {"x": x})
+    np.testing.assert_array_equal(y, np.pad(x, ((0, 0), (2, 1), (1, 0), (0, 0)), mode="reflect"))
+
+
+def test_arrays_without_elements():
+    build = Builder((1, 1), opset=14)
+    none = build.node("Slice", "x", np.int64([-1]), np.int64([0]), np.int64([1]), np.int64([-1]))  # (1, 0)
+    build.inputs["z"] = (0, 2, 5)
+    outputs = build.node("Squeeze", none, np.int64([0])), build.node("Reshape", "z", np.int64([0, 3]))
+    check_model(build.model(*outputs), np.ones((1, 1), "f4"), np.ones((0, 2, 5), "f4"))
+
+    build = Builder((1, 2, 6, 1), opset=9)
+    y = build.node("Squeeze", build.node("Gather", "x", np.zeros(0, np.int64), axis=1), axes=[3])
+    check_model(build.model(y), np.ones((1, 2, 6, 1), "f4"))
+
+
+def test_parts_of_shapes_by_attributes():
+    """As older opsets have them."""
+    build = Builder(("n", 5, 4), opset=9)
+    size = build.node("Slice", build.node("Shape", "x"), axes=[0], starts=[1], ends=[2])
+    target = build.node("Concat", size, build.constant(np.int64([-1])), axis=0)
+    check_model(build.model(build.node("Reshape", "x", target)), numbers((2, 5, 4)))
+
+
+def test_an_input_of_float16_that_is_an_output():
+    half = TensorProto.FLOAT16
+    x, y = (helper.make_tensor_value_info(name, half, ["n", 3]) for name in "xy")
+    scale = onnx.numpy_helper.from_array(np.float16([2, 3, 4]), "scale")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "scale"], ["y"])], "g", [x], [y, x], [scale])
+    session = Session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    given = np.float16([[1, 2, 3]])
+    for found, right in zip(
+        session.run(None, {"x": given}), (given * np.float16([2, 3, 4]), given), strict=True
+    ):
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found, right)
+
+
+def test_outputs_whose_type_is_not_told():
+    build = Builder((2, 3))
+    model = build.model(build.node("Relu", "x"))
+    model.graph.output[0].ClearField("type")
+    assert Session(model).get_outputs()[0].type == "tensor(float)"
+
+
+@pytest.mark.parametrize("op, shape", [("PRelu", (1, 1, 2, 1)), ("Mul", (3, 1, 1, 1)), ("Div", (1, 1, 2, 1))])
+def test_constants_of_rows_where_there_are_as_many_channels(op, shape):
+    """A constant along one dimension, and sizes of the maps for which another has as many elements."""
+    build = Builder((shape[0], "c", 2, 8), opset=17)
+    constant = RNG.uniform(0.5, 2, shape).astype("f4")
+    net = from_onnx(build.model(build.node(op, build.node("Neg", "x"), constant)))
+    for channels in (1, 3, 2, 4, 2, 3):
+        x = RNG.standard_normal((shape[0], channels, 2, 8)).astype("f4")
+        product = -x * constant
+        expected = {"PRelu": np.where(x > 0, product, -x), "Mul": product, "Div": -x / constant}[op]
+        np.testing.assert_allclose(net(x), expected, rtol=1e-6)
+
+
+def test_no_images_choose_no_algorithm():
+    """A network that first sees no images computes others by what is chosen for these."""
+    build = Builder(("n", 3, 16))
+    w = RNG.standard_normal((3, 1, 3)).astype("f4")
+    net = from_onnx(build.model(build.node("Conv", "x", w, pads=[1, 1], group=3)))
+    net(np.zeros((0, 3, 16), "f4"))
+    x = RNG.standard_normal((4, 3, 16)).astype("f4")
+    x[0, 0, 0] = np.inf
+    assert np.isfinite(net(x)).sum() == x.size - 2
+    alone = from_onnx(build.model("conv0a"))
+    alone(x)
+    assert str(net.plans()[-1].explain()) == str(alone.plans()[-1].explain())
+
+
+def test_sums_of_nothing_side_by_side():
+    build = Builder((2, 4, 2, 8), opset=16)
+    nothing = build.node("Gather", "x", np.zeros(0, np.int64), axis=-1)
+    build.node("Concat", "x", nothing, "x", nothing, axis=3)
+    check_model(build.model("concat1a"), numbers((2, 4, 2, 8)))
+
+
+def test_sizes_of_two_dimensions_of_one():
+    build = Builder(("n", 4))
+    size = build.node("Gather", build.node("Shape", "x"), np.int64(1))
+    check_model(build.model(build.node("Unsqueeze", size, np.int64([0, 1]))), numbers((3, 4)))
+
+
+def test_squeezes_of_whatever_has_one_element():
+    """Without axes: a batch of one image loses the dimension of images, too."""
+    build = Builder(("n", 8, 9, 7), opset=12)
+    means = build.node("Squeeze", build.node("GlobalAveragePool", build.conv()))
+    model = build.model(
+        build.node("Slice", means, np.int64([2]), np.int64([6]), np.int64([-1]), np.int64([2]))
+    )
+    for images in (3, 1, 2):
+        check_model(model, numbers((images, 8, 9, 7)))
+    session, wanted = Session(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for images in (3, 1, 2):
+        x = numbers((images, 8, 9, 7))
+        (y,), (right,) = session.run(None, {"x": x}), wanted.run(None, {"x": x})
+        assert y.shape == right.shape
+        np.testing.assert_allclose(y, right, rtol=1e-4, atol=1e-5)

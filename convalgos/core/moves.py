@@ -28,7 +28,9 @@ def viewed_shape(x: Shape, shape: Shape) -> Shape:
     kept = [i for i, n in enumerate(shape) if n == 0]
     rest = math.prod(n for i, n in enumerate(x) if i not in kept)  # also of maps without elements
     given = math.prod(n for n in shape if n > 0)
-    if kept[-1:] >= [len(x)] or rest % given or (rest != given and -1 not in shape):
+    beyond = kept[-1:] >= [len(x)]
+    empty = not beyond and any(x[i] == 0 for i in kept)  # in whatever shape
+    if beyond or (not empty and (rest % given or (rest != given and -1 not in shape))):
         raise ValueError(f"an array of shape {x} cannot be seen in the shape {shape}")
     return tuple(x[i] if n == 0 else rest // given if n < 0 else n for i, n in enumerate(shape))
 

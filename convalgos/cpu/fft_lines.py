@@ -185,6 +185,8 @@ class FftLines(Algorithm):
             return "reads rows of channels_first only"
         if p.w_shape[1] > 1 or p.K != p.C:
             return "filters every channel by itself, with one filter"
+        if p.is_pointwise:
+            return "sums products of several taps: one needs no transform, which would round"
         if max(p.stride) > 1:
             return f"computes every output, not with stride {p.stride}"
         if max(p.kernel[:-1], default=1) > 1 or any(map(any, p.padding[:-1])):

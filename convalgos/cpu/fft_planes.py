@@ -297,6 +297,8 @@ def _unsuited(problem: ConvProblem) -> str | None:
         return "reads rows of channels_first maps"
     if max(p.stride) > 1:
         return "computes every output of a plane, without a stride"
+    if p.is_pointwise:
+        return "sums products of several taps: one needs no transform, which would round"
     return None
 
 

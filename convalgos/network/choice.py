@@ -156,6 +156,7 @@ def _nearest(
     graph: NetworkGraph, shapes: Shapes, known: Sequence[tuple[Planned, LayoutChoice]], growth: float
 ) -> tuple[Planned, LayoutChoice] | None:
     """The plan that was made for the most similar work, where that is within a growth."""
+    known = [of for of in known if not of[0].has_empty_layers]
     work = graph.input_elements(shapes)
     others = [graph.input_elements(plan.shapes) for plan, _ in known]
     factors = [max(work, other) / max(1, min(work, other)) for other in others]

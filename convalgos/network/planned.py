@@ -11,7 +11,7 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
-from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step
+from convalgos.network.graph import Convolution, NetworkGraph, Pooling, Shapes, Step, TransposedConvolution
 from convalgos.network.packing import PartStack, Stack, stack_of
 
 
@@ -135,6 +135,12 @@ class Planned:
     def alike(self) -> list[int]:
         """The numbers of its steps, `alike_together`."""
         return alike_together(self.steps)
+
+    @cached_attribute
+    def has_empty_layers(self) -> bool:
+        """Whether a convolution computes nothing, as of no images: any algorithm is as good there."""
+        layers = Convolution | TransposedConvolution | JoinedConvolutions | ScaledConvolution
+        return any(0 in self.shapes[s.step.output] for s in self.steps if isinstance(s.step, layers))
 
     @property
     def borrows(self) -> bool:

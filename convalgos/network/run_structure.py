@@ -20,7 +20,7 @@ class RunStructure:
         steps = planned.steps
         self._kinds = _kinds(steps)
         self.moving = moving_values(steps, graph)
-        self.lies_in = _outputs_shown(steps, graph, self.moving)
+        self.lies_in = _outputs_shown(planned, graph, self.moving)
         self.moving |= {*self.lies_in}
         self.lies_in |= _views_of_arguments(steps, graph)
         self.written = {name for planned_step in steps for name in planned_step.step.outputs}
@@ -67,13 +67,18 @@ def _views_of_arguments(steps: Sequence[PlannedStep], graph: NetworkGraph) -> di
     return found
 
 
-def _outputs_shown(steps: Sequence[PlannedStep], graph: NetworkGraph, moving: set[str]) -> dict[str, str]:
-    """Values of which an output is a view: they are computed where it lies. Each with the output."""
+def _outputs_shown(planned: Planned, graph: NetworkGraph, moving: set[str]) -> dict[str, str]:
+    """Values of which an output is a view: they are computed where it lies. Each with the output.
+
+    What has slices that other steps write, or is one, stays in the arena with these.
+    """
     found: dict[str, str] = {}
+    steps, slices = planned.steps, planned.sharing.slices if planned.sharing else {}
+    kept = moving | {*slices} | {whole for whole, _ in slices.values()}
     reads = Counter(name for planned_step in steps for name in planned_step.step.inputs)
     told = {s.step.output for s in steps if s.plan is None or can_be_told(s)}
     for step in (planned_step.step for planned_step in reversed(steps) if planned_step.plan is None):
         name, output = step.inputs[0], found.get(step.output, step.output)
-        if output in graph.outputs and name in told - moving and reads[name] == 1:
+        if output in graph.outputs and name in told - kept and reads[name] == 1:
             found[name] = output
     return found

@@ -32,6 +32,7 @@ def selections_joined(graph: NetworkGraph) -> NetworkGraph:
             parts[step.output] = _of_maps(step.inputs, np.arange(channels[step.output]), parts, channels)
         elif known and isinstance(step, ChannelSelection) and step.order is not None:
             maps, order = _of_maps(step.inputs, step.order, parts, channels)
+            maps = maps or step.inputs[:1]  # whose shape is that of no channels, too
             parts[step.output] = maps, order
             step = replace(step, inputs=maps, order=order)
         steps.append(step)

@@ -10,7 +10,7 @@ import numpy as np
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import graph_of
 from convalgos.network.onnx_reader.messages import dims_of, dtype_of
-from convalgos.network.onnx_reader.model import load_onnx
+from convalgos.network.onnx_reader.model import OnnxModel, load_onnx
 
 KINDS = {"float32": "float", "float64": "double"}  # types whose names in ONNX Runtime are not NumPy's
 
@@ -44,8 +44,8 @@ class Session:
     def __init__(self, model: Any):
         read = load_onnx(model)
         values = {v.name: v for v in (*read.proto.graph.input, *read.proto.graph.output)}
-        self._inputs = [_told(values[name]) for name in read.inputs]
-        self._outputs = [_told(values[name]) for name in read.outputs]
+        self._inputs = [_told(values[name], read) for name in read.inputs]
+        self._outputs = [_told(values[name], read) for name in read.outputs]
         self._names = list(read.outputs)
         self.network = Network(graph_of(read))
 
@@ -80,7 +80,7 @@ class Session:
         return [by_name[name] for name in wanted]
 
 
-def _told(value: Any) -> SessionValue:
+def _told(value: Any, model: OnnxModel) -> SessionValue:
     tensor = value.type.tensor_type
-    dtype = dtype_of(tensor.elem_type).name
+    dtype = dtype_of(tensor.elem_type).name if tensor.elem_type else model.dtype(value.name)
     return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", dims_of(tensor) or [])

@@ -73,10 +73,10 @@ class ElementwisePlan(BoundStep):
     def __init__(
         self, operation: str, shapes: Sequence[Shape], layout: str, activation: Activation | None = None
     ):
-        self._operation, self._activation, self._layout = OPERATIONS[operation], activation, layout
+        self._operation, self._activation, self.layout = OPERATIONS[operation], activation, layout
         y_shape = np.broadcast_shapes(*shapes)
-        self._shapes = [array_shape(layout, shape) for shape in shapes]
-        self._y_shape = array_shape(layout, y_shape)
+        self._shapes = [_laid(layout, shape) for shape in shapes]
+        self._y_shape = _laid(layout, y_shape)
         self._turned = self._shapes[0] != self._y_shape  # a is the one that is broadcast
         whole, *other = self._shapes[::-1] if self._turned else self._shapes
         if whole != self._y_shape or any(len(shape) != len(whole) for shape in self._shapes):
@@ -96,25 +96,25 @@ class ElementwisePlan(BoundStep):
         if self._turned or len(other) != len(self._shapes) - 1:
             return None
         cast = None
-        laid = array_shape(self._layout, a)
+        laid = _laid(self.layout, a)
         made: Self = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._shapes, made._y_shape = [laid], laid
         if other:
             (b,) = other
-            if len(b) != len(a) or b[1] != a[1]:
+            if len(b) != len(a) or b[1:2] != a[1:2]:
                 return None
-            made._shapes.append(b_laid := array_shape(self._layout, b))
+            made._shapes.append(b_laid := _laid(self.layout, b))
             if b_laid != laid or self._operation != ADD:
                 with suppress(Unsupported):
                     cast = broadcast_of(laid[1:], b_laid[1:])
-                if cast is None or b[0] not in (1, a[0]):
+                if cast is None or b[:1] not in ((1,), a[:1]):
                     return None
         made._cast = cast
         return made
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
-        *inputs, y = arrays
+        *inputs, y = [array if array.ndim else array.reshape(1) for array in arrays]
         for name, array, shape in zip("ab", inputs, self._shapes, strict=False):
             check_bound(name, array, shape, FLOAT, strided=True)
         check_bound("y", y, self._y_shape, FLOAT, strided=True, written=True)
@@ -140,6 +140,11 @@ class ElementwisePlan(BoundStep):
         return _combined_at(self._operation, self._activation, (x[0], b, y), steps, self._cast, whole)
 
 
+def _laid(layout: str, shape: Shape) -> Shape:
+    """The shape of an array in a layout; that of one element has a dimension, too."""
+    return array_shape(layout, shape) or (1,)
+
+
 class ConstantOperandPlan(BoundStep):
     """An elementwise step whose b is constant.
 
@@ -155,11 +160,14 @@ class ConstantOperandPlan(BoundStep):
         self.by_address = plan.by_address
 
     def on_map(self, shape: Shape) -> ConstantOperandPlan | None:
-        """The same step of a map of this logical shape; None where the constant may be broadcast otherwise,
-        or has numbers for pixels."""
-        if not isinstance(self._plan, ElementwisePlan) or self._b.size != shape[1]:
+        """The same step of a map of this logical shape; None where the constant has other numbers than one
+        for each channel."""
+        if not isinstance(self._plan, ElementwisePlan) or len(shape) < 2:
             return None
-        plan = self._plan.on_maps(shape, (1, shape[1], *(1,) * len(shape[2:])))
+        of_channels = (1, shape[1], *(1,) * len(shape[2:]))
+        if self._b.shape != array_shape(self._plan.layout, of_channels):
+            return None
+        plan = self._plan.on_maps(shape, of_channels)
         return None if plan is None else ConstantOperandPlan(plan, self._b)
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
@@ -199,7 +207,7 @@ class ConcatenationPlan(BoundStep):
             for i, (x, shape, part) in enumerate(
                 zip(inputs, self._shapes, np.split(y, ends, self._axis), strict=True)
             )
-            if x.ctypes.data != part.ctypes.data
+            if x.size and x.ctypes.data != part.ctypes.data
         ]
         words = [place.word for run in runs for place in run.y_places]
         return jit.bound_run(

@@ -99,6 +99,7 @@ def _keep_types_outside(graph: Any) -> None:
             del field[:]
             field.extend(renamed)
     before = [node_of("Cast", [name], [names[name]], to=FLOAT) for name in halves[0]]
-    behind = [node_of("Cast", [names[name]], [name], to=HALF) for name in halves[1]]
+    made = [name for name in halves[1] if name not in halves[0]]  # an input may be an output, too
+    behind = [node_of("Cast", [names[name]], [name], to=HALF) for name in made]
     del graph.node[:]
     graph.node.extend([*before, *nodes, *behind])

@@ -37,7 +37,12 @@ from convalgos.network.onnx_reader.messages import (
     value_info,
     without_shape,
 )
-from convalgos.network.onnx_reader.order import captured_by, with_nodes_in_order, without_identities
+from convalgos.network.onnx_reader.order import (
+    captured_by,
+    squeezed_as_are,
+    with_nodes_in_order,
+    without_identities,
+)
 from convalgos.network.onnx_reader.qdq import spelled_out
 from convalgos.network.onnx_reader.runtime_types import types_by_runtime
 from convalgos.network.onnx_reader.sizes import ONNX_NAMES, KnownValues
@@ -218,9 +223,10 @@ class OnnxModel:
         if any(s is None or not s or not all(isinstance(n, int) for n in s[1:]) for s in shapes):
             return {}
         more, found = self._tried_for(BATCHES[1]), {}
+        of_any_rank = squeezed_as_are(self.nodes)
         for name, value in self._types_tried.items():
             a, b = value.shape, more[name].shape if name in more else None
-            if a is not None and b is not None and len(a) == len(b):
+            if a is not None and b is not None and len(a) == len(b) and name not in of_any_rank:
                 found[name] = tuple(
                     n if n == m and isinstance(n, int) else None for n, m in zip(a, b, strict=True)
                 )

@@ -141,7 +141,9 @@ def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
 
 def sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
     """The slices that take something away; None where their ends are computed."""
-    shape = model.shape(node.inputs[0]) or ()
+    shape = model.shape(node.inputs[0])
+    if not shape:
+        return None
     given = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
     for i, name in enumerate(node.inputs[1:]):
         array = model.constant(name) if name else None
@@ -163,9 +165,8 @@ def _slices(shape: Sequence[int | str], parts: zip[tuple[int, ...]]) -> list[Mov
         if step < 1:
             return None
         stop = None if end >= np.iinfo(np.int32).max or end == size else int(end)
-        if (start, stop, step) != (0, None, 1) and not (
-            isinstance(size, int) and start <= -size and stop is None
-        ):
+        from_begin = start == 0 or (isinstance(size, int) and start <= -size)
+        if not (from_begin and stop is None and step == 1):
             moves.append(("slice", axis, int(start), stop, int(step)))
     return moves
 

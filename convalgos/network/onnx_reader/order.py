@@ -5,6 +5,7 @@ ONNX asks for it, but ONNX Runtime runs models in any order, and some converters
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from convalgos.network.onnx_reader.sizes import ONNX_NAMES
@@ -91,3 +92,14 @@ def without_identities(graph: Any) -> list[Any]:
         else:
             nodes.append(node)
     return nodes
+
+
+def squeezed_as_are(nodes: Iterable[Any]) -> set[str]:
+    """Values that have fewer dimensions where sizes are 1: of a Squeeze without axes, and what is made of
+    them."""
+    found: set[str] = set()
+    for node in nodes:
+        bare = node.op == "Squeeze" and not any(node.inputs[1:]) and "axes" not in node.attributes
+        if bare or not found.isdisjoint(node.inputs):
+            found |= {*node.outputs}
+    return found

@@ -133,7 +133,10 @@ def _largest(name: str, x: str, y: str, of: _Reduced, shape: DynamicShape) -> St
 
 
 def sizes_after(kept: list[tuple[int, Any]]) -> list[int] | None:
-    """The shape of a view: (dimension of x that it was, size) of each of its dimensions."""
+    """The shape of a view: (dimension of x that it was, size) of each of its dimensions; None where no view
+    tells it, as of a dimension without elements that is another one then."""
+    if any(n == 0 and i != at for at, (i, n) in enumerate(kept)):
+        return None
     sizes = [0 if i == at else n for at, (i, n) in enumerate(kept)]
     open_sizes = [at for at, n in enumerate(sizes) if not isinstance(n, int)]
     if len(open_sizes) > 1:

@@ -50,13 +50,13 @@ def held_sizes(
         return _elementwise(ARITHMETIC[op], x, others[0])
     if op == "Cast":
         return x if attributes["to"] in kinds else None
-    if op == "Slice" and x.ndim == 1 and all(n.size == 1 and are_known(n) for n in others):
-        begin, end, *more = (int(n.reshape(-1)[0]) for n in others)
-        return x[begin : end : more[1] if len(more) > 1 else 1]
+    if op == "Slice" and x.ndim == 1:
+        return _sliced(x, others or [np.asarray(attributes[name], object) for name in ("starts", "ends")])
     if op == "Gather" and not attributes.get("axis", 0) and are_known(others[0]):
         return np.asarray(x[others[0].astype(np.int64)], object)
     if op == "Unsqueeze" and x.ndim == 0:
-        return x.reshape(1)
+        axes = others[0] if others else np.asarray(attributes["axes"])
+        return x.reshape((1,) * axes.size)
     if op == "Reshape" and x.size == 1 and others[0].size < 2:
         return x.reshape((1,) * others[0].size)
     if op == "Squeeze" and x.shape == (1,):
@@ -64,6 +64,14 @@ def held_sizes(
     if op == "Concat" and all(value.ndim == 1 for value in given):
         return np.concatenate(given)
     return None
+
+
+def _sliced(x: Sizes, ends: Sequence[Sizes]) -> Sizes | None:
+    """A part of some sizes, by its begin and end, and perhaps the axis and a step."""
+    if not all(n.size == 1 and are_known(n) for n in ends):
+        return None
+    begin, end, *more = (int(n.reshape(-1)[0]) for n in ends)
+    return x[begin : end : more[1] if len(more) > 1 else 1]
 
 
 def _sizes(values: Sequence[Dim]) -> Sizes:
