@@ -15,7 +15,7 @@ from convalgos.network.graph import (
     TransposedConvolution,
 )
 from convalgos.network.mapped_weights import scaled_weights
-from convalgos.network.single_pixels import of_one_pixel
+from convalgos.network.single_pixels import one_pixel_maps
 
 SUMMED = Convolution | TransposedConvolution  # of which each output is a sum with weights of its own
 
@@ -58,7 +58,7 @@ def scales_elementwise(graph: NetworkGraph) -> NetworkGraph:
 
     Kernels of convolutions take up to 0.5 ms for 256 images of 128 channels of one pixel, these 5 us.
     """
-    maps = of_one_pixel(graph)
+    maps = one_pixel_maps(graph)
     steps = [made for step in graph.steps for made in _elementwise(step, step.output in maps)]
     return replace(graph, steps=tuple(steps))
 

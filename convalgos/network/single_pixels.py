@@ -12,7 +12,7 @@ from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Step
 PIXELS = (0, -1, 1, 1)  # the view of (N, C) as maps
 
 
-def pixels_kept(graph: NetworkGraph) -> NetworkGraph:
+def vectors_as_maps(graph: NetworkGraph) -> NetworkGraph:
     """Views of such maps as vectors and back are none, and elementwise steps of such vectors are of maps.
 
     The views that nothing reads then are still there.
@@ -41,7 +41,7 @@ def pixels_kept(graph: NetworkGraph) -> NetworkGraph:
     return replace(graph, steps=tuple(steps))
 
 
-def of_one_pixel(graph: NetworkGraph) -> set[str]:
+def one_pixel_maps(graph: NetworkGraph) -> set[str]:
     """Values that are known to be maps (N, C, 1, 1)."""
     maps: set[str] = set()
     for step in graph.steps:
