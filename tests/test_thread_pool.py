@@ -13,7 +13,7 @@ import pytest
 from convalgos.core import setting
 from convalgos.core.machine import cpu_count
 from convalgos.cpu.runtime import jit, thread_pool
-from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLOT, SLOTS, WORKERS, Pool
+from convalgos.cpu.runtime.thread_pool import FIRST, FREE, SLEEPING, SLOT, SLOTS, SPINNING, WORKERS, Pool
 from convalgos.cpu.vectors.atomics import atomic_add, atomic_load, nanoseconds, pause
 
 TASKS = (1, 2, 3, 7, 64, 1000)
@@ -72,6 +72,11 @@ def pool():
     made.close()
 
 
+def short(launch):
+    """A short launch, which wakes nobody for itself."""
+    return lambda kernel, arguments, tasks: launch(kernel, arguments, -tasks)
+
+
 def all_free(pool: Pool) -> bool:
     return bool((pool._words[(FIRST + FREE) // 8 : WORKERS // 8 : SLOT // 8] == 1).all())
 
@@ -82,7 +87,8 @@ def test_every_task_is_run_once(pool, workers):
     made.grow(workers + 1)
     for repeat in range(300):
         for tasks in TASKS:
-            found = counted(launch(6), tasks, repeat % 3 * 2000 if tasks < 64 else 0)
+            how = short(launch(6)) if repeat % 2 else launch(6)
+            found = counted(how, tasks, repeat % 3 * 2000 if tasks < 64 else 0)
             assert (found == 1).all(), f"{tasks} tasks: {found.tolist()}"
     assert all_free(made)
 
@@ -112,6 +118,23 @@ def test_workers_take_part(pool):
         words = np.array([4, 0, 0], np.int64)
         launch(4)(meet(), words.ctypes.data, 4)
         assert words[2] == 4
+
+
+def test_short_launches_have_threads_that_are_awake(pool):
+    """One by itself wakes nobody; many, close to each other, do for those to come."""
+    made, launch = pool
+    made.grow(2)
+    asleep, awake = made._words[SLEEPING // 8 :], made._words[SPINNING // 8 :]
+    until = time.monotonic() + 20
+    while not asleep[0] and time.monotonic() < until:
+        time.sleep(0.001)
+    for _ in range(5):
+        time.sleep(0.001)
+        assert (counted(short(launch(2)), 2, 1000) == 1).all()
+        assert asleep[0] == 1
+    while not awake[0] and time.monotonic() < until:
+        assert (counted(short(launch(2)), 2, 1000) == 1).all()
+    assert awake[0] == 1
 
 
 def test_a_launch_waits_for_nobody_who_does_not_come(pool):

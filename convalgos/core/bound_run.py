@@ -14,7 +14,10 @@ ALIGNMENT = 64  # bytes of a cache line, on which scratch starts
 
 
 class Launch(NamedTuple):
-    """A kernel on all tasks, as `cpu/runtime/jit.launch_all` runs it; kernel, record: addresses."""
+    """A kernel on all tasks, as `cpu/runtime/jit.launch_all` runs it; kernel, record: addresses.
+
+    Negative `tasks` are as many of a short launch, in which only threads that are awake have part.
+    """
 
     kernel: int
     record: int

@@ -34,6 +34,7 @@ from convalgos.network.pixel_moves import PixelMove, orders_in_filters
 from convalgos.network.read_once import read_once
 from convalgos.network.scaled_activations import with_scaled_activations
 from convalgos.network.selections import selections_joined
+from convalgos.network.single_pixels import vectors_as_maps
 from convalgos.network.transposes import transposes_last
 
 Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
@@ -42,7 +43,8 @@ Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
     graph = needed(constants_joined(transposes_last(graph)))
-    for fuse in (views_last, without_views, with_scales, branches_joined, with_activations):
+    graph = needed(vectors_as_maps(without_views(views_last(graph))))
+    for fuse in (with_scales, branches_joined, with_activations):
         graph = fuse(graph)
     graph = with_activations(with_residuals(graph))
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))

@@ -33,7 +33,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.finish import finish_panel
 from convalgos.cpu.runtime.plan import CALL, KernelPlan, arguments
-from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
+from convalgos.cpu.runtime.threads import cached_by_threads, short_launch_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, pointer
 
@@ -175,7 +175,7 @@ def is_gemv(problem: ConvProblem) -> bool:
 @cached_by_threads(256)
 def gemv_blocking(problem: ConvProblem) -> GemvBlocking:
     p = problem.as_3d
-    tasks = plan_threads() if worth_sharing(p) else 1
+    tasks = short_launch_threads(p)
     rows = next(n for n in ROWS if n >= p.gemm_m)
     vectors = -(-p.K // simd.lanes(p.itemsize))
     count = dealt_panels.panels_of_parts(vectors, -(-vectors // widest_panel(rows)), tasks)

@@ -44,6 +44,8 @@ def finish_panel(a, y: int, pixels: int, filters: int, y_k: int, y_pixel: int) -
         elif y_k > 1:  # blocks of y_pixel filters
             for k in range(0, filters, y_pixel):
                 finish_run(a, y + k * y_k * a.size, pixels * y_pixel)
+        elif y_pixel == filters:  # all filters of a pixel: they are one run, as calls for few take long
+            finish_run(a, y, pixels * filters)
         else:
             for i in range(pixels):
                 finish_run(a, y + i * y_pixel * a.size, filters)

@@ -13,7 +13,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.runtime.records import address_of_table
-from convalgos.cpu.runtime.threads import are_worth_sharing, worth_sharing
+from convalgos.cpu.runtime.threads import TINY, are_worth_sharing
 
 Values = dict[str, Any]  # of fields of the record: numbers, and arrays for their addresses
 
@@ -25,6 +25,7 @@ class OtherSizes(Plan):
     steps: tuple[tuple[int, int], ...]
     _tables: dict[str, np.ndarray]
     _parallel: bool
+    _short: bool
 
     def resized(
         self, problem: ConvProblem, values: Values, scratch_bytes: int,
@@ -37,7 +38,7 @@ class OtherSizes(Plan):
         """
         made = self._on_maps(problem, scratch_bytes)
         made._change(values, scratch_bytes)
-        made._parallel = worth_sharing(problem)
+        made._set_sharing(problem.flops, problem.bytes)
         if steps is not None:
             made.steps = tuple(steps)
         return made
@@ -56,8 +57,13 @@ class OtherSizes(Plan):
         made._change(values, 0)
         outputs, inputs = math.prod(y_shape), math.prod(x_shape)
         moved = (outputs + inputs) * p.itemsize + p.w_bytes
-        made._parallel = are_worth_sharing(2 * outputs * p.gemm_k, moved)
+        made._set_sharing(2 * outputs * p.gemm_k, moved)
         return made
+
+    def _set_sharing(self, flops: int, moved: int) -> None:
+        """Tell what shares the tasks of so many operations, and bytes moved."""
+        self._parallel = are_worth_sharing(flops, moved)
+        self._short = not self._parallel and are_worth_sharing(flops, moved, TINY)
 
     def _change(self, values: Values, scratch_bytes: int) -> None:
         """Take other values of some fields, and the tables among them."""

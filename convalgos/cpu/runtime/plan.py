@@ -38,7 +38,6 @@ from convalgos.cpu.runtime.finish import activation_numbers, compiled_for, finis
 from convalgos.cpu.runtime.other_sizes import OtherSizes
 from convalgos.cpu.runtime.rebinding import RUN_FIELDS, W_AT, X_AT, Y_AT, Rebinding, RunSettings
 from convalgos.cpu.runtime.records import address_of_table, by_name, copy_of_record, record_of_words
-from convalgos.cpu.runtime.threads import worth_sharing
 from convalgos.cpu.vectors import simd
 
 CALL = 1.0e-6  # seconds of Python around a run; Zen 4
@@ -126,7 +125,7 @@ class KernelPlan(Rebinding, CompiledPass, OtherSizes):
         known |= {name: address_of_table(name, table) for name, table in self._tables.items()}
         self.record = record_of_words(record, list(map(known.__getitem__, names)))
         self.steps, self._passes = tuple(steps), tuple(passes)
-        self._parallel = worth_sharing(problem)
+        self._set_sharing(problem.flops, problem.bytes)
         self.scratch_bytes = scratch_bytes
         self._finishes = self.finishes and problem.dtype == problem.y_dtype and compiled_for(self._y_dtype)
         own = type(self)  # whether a run is its launches, and nothing else
@@ -319,7 +318,7 @@ class KernelPlan(Rebinding, CompiledPass, OtherSizes):
                 record[name] = value
             records.append(record)
             for kernel, tasks in self.steps:
-                launches.append(Launch(kernel, self._address(record), tasks, not self._parallel))
+                launches.append(self._launch(kernel, self._address(record), tasks))
         return launches, records
 
 

@@ -42,6 +42,7 @@ class Rebinding:
     _binds: bool
     _finishes: bool
     _parallel: bool
+    _short: bool  # whether it is worth the threads that are awake, and no others
     _passes: tuple[dict[str, int], ...]
 
     def bound_again(
@@ -64,13 +65,18 @@ class Rebinding:
         if any(self._passes):
             passes, begins = self._records_of_passes(words)
             kept += passes
-        alone = not self._parallel
-        launches = tuple([Launch(kernel, at, tasks, alone) for at in begins for kernel, tasks in self.steps])
+        launches = tuple([self._launch(kernel, at, tasks) for at in begins for kernel, tasks in self.steps])
         of_x: tuple[AddressWord, ...] = ()
         of_y: tuple[AddressWord, ...] = ()
         if told:
             of_x, of_y = (tuple([AddressWord(at + word, 0) for at in begins]) for word in (X_AT, Y_AT))
         return jit.bound_run(launches, *kept, x_places=of_x, y_places=of_y, settings=settings)
+
+    def _launch(self, kernel: int, record: int, tasks: int) -> Launch:
+        """A step, on a record at an address."""
+        if self._short and tasks > 1:
+            return Launch(kernel, record, -tasks)
+        return Launch(kernel, record, tasks, not self._parallel)
 
     def _records_of_passes(self, words: np.ndarray) -> tuple[list[np.ndarray], list[int]]:
         """(the words of the record of each pass, which keep its memory; where each begins)."""

@@ -6,9 +6,10 @@ the end only for tasks that a worker has begun: on a machine whose cores others 
 thread that has none. Any number of threads may launch at once; where no slot is free, the caller runs its
 tasks itself.
 
-Workers that find nothing spin for a while, as the next launch mostly follows soon, and then sleep; where
-another program took a core from one that span, they hardly spin. Where one took it from a worker within a
-task, as the spinning threads of other libraries do, the caller gives that worker its own core, and sleeps.
+Workers that find nothing spin for a while, as the next launch mostly follows soon, and then sleep; short
+launches have those that are awake. Where another program took a core from one that span, they hardly spin.
+Where one took it from a worker within a task, as the spinning threads of other libraries do, the caller gives
+that worker its own core, and sleeps.
 They are threads of the system that run compiled code only, and know nothing of Python or its lock.
 
 A program that computes with OpenMP between launches, as torch does, has threads of its own, which spin on the
@@ -45,6 +46,7 @@ from convalgos.cpu.vectors.simd import call
 POSTED = 0  # launches so far: changes when there is work; workers sleep here
 SLEEPING, SPINNING = 64, 72  # workers that do so now
 STOP, CROWDED = 128, 136  # 1: workers end; the time until which they leave the cores to others soon
+LAST_SHORT, SERIES = 160, 168  # when a short launch met no worker awake, and the first of those close to it
 LOOP, SHARE = 144, 152  # GOMP_parallel of an OpenMP that runs the tasks, or 0, and the address of `share`
 SLOTS, FIRST, SLOT = 16, 192, 192  # jobs at a time, the first one, and from one to the next
 UNCLAIMED, HELPERS = 0, 8  # tasks that no thread has taken yet, and workers that may still join
@@ -57,9 +59,11 @@ WORKERS = FIRST + SLOTS * SLOT  # of `worker_cores`
 # way meanwhile: asleep, it would wake on the core of the worker that wakes it, and stay for tens of ms.
 IDLE, LATE = 500_000, 3_000_000  # that a worker spins for the next task, and a caller for the end of the last
 SHORT = 60_000  # for a worker where other programs want the cores, and until a caller gives way
+CLOSE, LONG = 100_000, 200_000  # between short launches, and from the first on, for which workers are woken
 AWAY, CALM = 200_000, 20_000_000  # for which a worker lost its core then, and for which that is remembered
 LOOK = 20_000  # between two looks of a caller whether those it waits for run
 PAUSES = 8  # between two looks at the clock
+SHORT_THREADS = 4  # of a short launch: each takes as long to join as it saves
 AT_ONCE = 2  # workers that a thread wakes: each costs a microsecond, and wakes as many in turn
 
 FAULTS = {getattr(signal, name, None) for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")}
@@ -154,9 +158,33 @@ def wait_for_end(pool: int, slot: int) -> None:
         free_moved(pool + WORKERS, slot)
 
 
+@helper
+def awake_threads(pool: int, threads: int) -> int:
+    """Of so many threads, this one included, those that a short launch has.
+
+    Workers that sleep are woken for the short launches to come, where such have followed each other closely
+    for a while, as in a network that is called again and again.
+    """
+    spinning = atomic_load(pool + SPINNING)
+    if spinning == 0 and threads > 1 and atomic_load(pool + SLEEPING) > 0:
+        now = nanoseconds()
+        if now > atomic_load(pool + LAST_SHORT) + CLOSE:
+            atomic_store(pool + SERIES, now)
+        atomic_store(pool + LAST_SHORT, now)
+        if now > atomic_load(pool + SERIES) + LONG and now > atomic_load(pool + CROWDED):
+            atomic_store(pool + SERIES, now)
+            wake_apart(pool + WORKERS, pool + POSTED, AT_ONCE)
+    return int(min(1 + spinning, min(threads, SHORT_THREADS)))
+
+
 def launch_tasks(pool: int, kernel: int, arguments: int, tasks: int, threads: int) -> None:
-    """kernel(arguments, task) for every task in range(tasks), by up to so many threads, this one included."""
+    """kernel(arguments, task) for every task in range(tasks), by up to so many threads, this one included.
+
+    Negative `tasks` are as many of a short launch, in which only threads that are awake have part.
+    """
     slot = 0
+    if tasks < 0:
+        tasks, threads = -tasks, awake_threads(pool, threads)
     if tasks > 1 and threads > 1:
         for place in range(pool + FIRST, pool + FIRST + SLOTS * SLOT, SLOT):
             if atomic_load(place + FREE) > 0 and atomic_take(place + FREE) > 0:

@@ -14,12 +14,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.thread_pool import SHORT_THREADS
 
 # A problem of less is run by one thread: to wake others and to wait for them costs as much as they save, and
 # much more where other programs hold the cores.
 SMALL = 3e-5  # seconds on one thread,
 # at so many of the direct convolution's, and of x, w and y, in a second; Xeon, AVX-512
 FLOPS, BYTES = 9e10, 3e10
+TINY = 3e-6  # of a problem that is worth the threads which are awake: one has done less by then (Zen 5)
 THREAD_UNITS = 4  # units of work for each thread, where a problem can be cut into so many
 
 Given = ParamSpec("Given")
@@ -38,10 +40,17 @@ def worth_sharing(problem: ConvProblem) -> bool:
     return are_worth_sharing(problem.flops, problem.bytes)
 
 
-def are_worth_sharing(flops: int, moved: int) -> bool:
-    """Whether so many operations, and bytes moved, are more than one thread does sooner."""
+def are_worth_sharing(flops: int, moved: int, least: float = SMALL) -> bool:
+    """Whether so many operations, and bytes moved, take one thread more than `least` seconds."""
     sums = flops / FLOPS
-    return sums > SMALL or sums + moved / BYTES > SMALL
+    return sums > least or sums + moved / BYTES > least
+
+
+def short_launch_threads(problem: ConvProblem) -> int:
+    """Threads that a launch of a problem is cut for, where its tasks may be as few as is best."""
+    if worth_sharing(problem):
+        return plan_threads()
+    return min(plan_threads(), SHORT_THREADS) if are_worth_sharing(problem.flops, problem.bytes, TINY) else 1
 
 
 @contextmanager
