@@ -102,7 +102,7 @@ class ElementwisePlan(BoundStep):
         made._shapes, made._y_shape = [laid], laid
         if other:
             (b,) = other
-            if len(b) != len(a) or b[1] != a[1]:
+            if len(b) != len(a) or b[1:2] != a[1:2]:
                 return None
             made._shapes.append(b_laid := array_shape(self._layout, b))
             if b_laid != laid or self._operation != ADD:

@@ -140,8 +140,10 @@ def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
 
 
 def sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
-    """The slices that take something away; None where their ends are computed."""
-    shape = model.shape(node.inputs[0]) or ()
+    """The slices that take something away; None where their ends are computed, or the rank is not known."""
+    shape = model.shape(node.inputs[0])
+    if shape is None:
+        return None
     given = [node.attributes.get(name) for name in ("starts", "ends", "axes")]
     for i, name in enumerate(node.inputs[1:]):
         array = model.constant(name) if name else None
