@@ -52,7 +52,7 @@ def clip(node: OnnxNode, model: OnnxModel) -> Steps:
     return activated_by(Activation("clip", low, high))(node, model) if low <= high else None
 
 
-def limited(is_low: bool) -> Maker:
+def limited_by_number(is_low: bool) -> Maker:
     """The larger of x and one number, which is its low limit, or the smaller of both."""
 
     def make(node: OnnxNode, model: OnnxModel) -> Steps:
@@ -278,8 +278,8 @@ ELEMENTWISE: dict[str, Maker] = {
     "HardSwish": activated_by(Activation("hard_swish")),
     "HardSigmoid": hard_sigmoid,
     "Clip": clip,
-    "Max": limited(is_low=True),
-    "Min": limited(is_low=False),
+    "Max": limited_by_number(is_low=True),
+    "Min": limited_by_number(is_low=False),
     "LeakyRelu": leaky_relu,
     "PRelu": prelu,
     "Gelu": gelu,
