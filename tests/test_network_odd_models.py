@@ -161,3 +161,14 @@ def test_a_branch_that_data_choose_gives_its_own_shape():
         check_model(build.model(build.node("Sqrt", build.node("Abs", y))), *(
             RNG.standard_normal((1, 8, 9, w)).astype("f4"), np.float32(rate)[...],
         ))  # fmt: skip
+
+
+def test_sizes_of_no_elements_keep_their_shape():
+    """Indices of a window that the map does not reach, as those of shifted windows of few frames."""
+    build = Builder()
+    none = build.node("Slice", np.arange(4), np.array([0]), np.array([-8]), np.array([0]), np.array([1]))
+    rows = build.node("Add", build.node("Reshape", none, np.array([-1, 1, 1])), np.arange(3)[:, None])
+    places = build.node("Add", rows, np.arange(2))
+    model = build.model(build.conv(), places)
+    model.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
+    check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"))
