@@ -12,7 +12,9 @@ from narrow_vectors import run_on_haswell
 
 from convalgos import ConvProblem
 from convalgos.core.machine import Machine
+from convalgos.cpu.direct import Direct
 from convalgos.cpu.fft_tiles import ALGORITHMS, FftTiles, FftTilesPlan
+from convalgos.cpu.winograd import ALGORITHMS as WINOGRAD
 
 MACHINE = Machine("test", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5e11, 2.5e11, 4e10, 2e11, 2e-6)
 
@@ -173,6 +175,15 @@ def test_predictions_know_waste():
     assert cost(16, "n8 c64 h12 w12 k64 r5 s5 p2") < 1.2 * cost(16, "n8 c64 h7 w7 k64 r5 s5 p2")
     # few tiles do not pay for a large spectrum of the filter
     assert cost(16, "c512 h7 w7 k512 r3 s3 p1") < cost(32, "c512 h7 w7 k512 r3 s3 p1")
+
+
+@pytest.mark.parametrize("text", ["w16000 k257 s512 stride160", "w16000 k161 s320 stride160"])
+def test_pixels_pages_apart_cost_their_way(text):
+    """Spectra of speech as a layer: 160 phases of one channel, whose pixels come one by one."""
+    problem = ConvProblem.parse("n1 c1 " + text)
+    tiles = [w.cost(problem, MACHINE) for w in WINOGRAD if w.why_not(problem) is None]
+    tiles += [FftTiles(16).cost(problem, MACHINE)]
+    assert min(tiles) > 1.3 * Direct().cost(problem, MACHINE)  # 1.6 and 2.6 times was measured
 
 
 PROGRAM = """

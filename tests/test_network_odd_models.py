@@ -255,3 +255,61 @@ def test_squeezes_of_whatever_has_one_element():
         (y,), (right,) = session.run(None, {"x": x}), wanted.run(None, {"x": x})
         assert y.shape == right.shape
         np.testing.assert_allclose(y, right, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_of_one_image_then_of_several():
+    """Arrays of one dimension have no channels that a plan of another batch could ask for."""
+    build = Builder(("n", 8), opset=17)
+    sums = build.node("ReduceSum", "x", np.array([1]), keepdims=0)
+    peaks = build.node("ReduceMax", "x", axes=[1], keepdims=0)
+    session = Session(build.model(build.node("Mul", sums, peaks)).SerializeToString())
+    for n in (1, 3, 1, 8):
+        x = RNG.standard_normal((n, 8)).astype("f4")
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, x.sum(1) * x.max(1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_slice_of_what_has_no_known_rank():
+    build = Builder(("n",), opset=17)
+    first = build.node("Slice", build.node("Squeeze", "x"), [0], [2], [0])
+    rest = build.node("Slice", build.node("Squeeze", "x"), [2], [4], [-1])
+    model = build.model(build.node("Concat", build.node("Mul", first, np.float32(4)), rest, axis=0))
+    del model.graph.input[0].type.tensor_type.shape.dim[:]
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    check_model(model, RNG.standard_normal(4).astype("f4"))
+
+
+def test_a_branch_that_data_choose_gives_its_own_shape():
+    """Neither branch runs on ones where the other is meant."""
+
+    def branch(*nodes):
+        body = Builder()
+        for op, *inputs in nodes:
+            name = body.node(op, *inputs)
+        value = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        return helper.make_graph(body.nodes, op, [], [value], body.initializers)
+
+    build = Builder((1, 8, 9, "w"))
+    build.inputs["rate"] = ()
+    wide = branch(("Reshape", "middle", np.array([8, 9, 16])), ("Relu", "reshape0a"))
+    narrow = branch(("Reshape", "middle", np.array([4, 2, 9, 7])))
+    middle = build.node("Identity", build.conv())
+    build.nodes[-1].output[0] = "middle"
+    chosen = build.node("Greater", "rate", np.float32(8))
+    y = build.node("If", chosen, then_branch=wide, else_branch=narrow)
+    del middle
+    for w, rate in ((16, 16), (7, 2)):
+        check_model(build.model(build.node("Sqrt", build.node("Abs", y))), *(
+            RNG.standard_normal((1, 8, 9, w)).astype("f4"), np.float32(rate)[...],
+        ))  # fmt: skip
+
+
+def test_sizes_of_no_elements_keep_their_shape():
+    """Indices of a window that the map does not reach, as those of shifted windows of few frames."""
+    build = Builder()
+    none = build.node("Slice", np.arange(4), np.array([0]), np.array([-8]), np.array([0]), np.array([1]))
+    rows = build.node("Add", build.node("Reshape", none, np.array([-1, 1, 1])), np.arange(3)[:, None])
+    places = build.node("Add", rows, np.arange(2))
+    model = build.model(build.conv(), places)
+    model.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
+    check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"))

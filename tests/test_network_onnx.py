@@ -17,6 +17,7 @@ from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.compared import compared
 from convalgos.network.filters import has_filter
 from convalgos.network.graph import Convolution, Elementwise, Foreign, Resizing, View
+from convalgos.network.onnx_reader.elementwise import LARGEST
 from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.onnx.session import Session
 
@@ -129,6 +130,8 @@ def test_activations_become_part_of_convolutions_however_they_are_spelled():
         (Activation("hard_swish"), lambda x: b.node("Mul", x, b.node("HardSigmoid", x, alpha=1 / 6))),
         (Activation("gelu_tanh"), lambda x: b.node("Gelu", x, approximate="tanh")),
         (Activation("clip", 0, 1), lambda x: b.node("HardSigmoid", x, alpha=0.2)),  # and a scaled filter
+        (Activation("clip", -0.25, LARGEST), lambda x: b.node("Max", x, np.full((1, 1, 1), -0.25, "f4"))),
+        (Activation("clip", -LARGEST, 0.5), lambda x: b.node("Min", np.float32(0.5), x)),
         (Activation("tanh"), lambda x: b.node("Tanh", x)),
         (Activation("elu", 0.5, 1), lambda x: b.node("Elu", x, alpha=0.5)),
         (activation_of("selu"), lambda x: b.node("Selu", x)),
@@ -159,6 +162,21 @@ def test_what_is_only_like_an_activation_stays_as_it_is():
     outputs.append(b.node("Div", b.node("Mul", clipped, x), np.float32(6)))
     net = check(b.model(*outputs), numbers(SHAPE))
     assert not any(getattr(step, "activation", None) in ("silu", "hard_swish") for step in net.graph.steps)
+
+
+def test_limits_that_are_no_activation():
+    """Of several arrays or numbers, of more dimensions than the map, of no number, of integers."""
+    b = Builder()
+    whole = b.node("Max", b.node("Cast", "x", to=TensorProto.INT64), np.array([2]))
+    whole = b.node("Cast", whole, to=TensorProto.FLOAT)
+    of_two = b.node("Max", "x", b.conv())
+    of_three = b.node("Min", "x", np.float32(0.5), np.float32(0.25))
+    wider = b.node("Max", "x", np.full((1, 1, 1, 1, 1), -0.25, "f4"))
+    of_none = b.node("Min", "x", np.float32(np.nan))
+    channels = b.node("Max", "x", numbers((8, 1, 1)))
+    net = check(b.model(whole, of_two, of_three, wider, channels), numbers(SHAPE) * 4)
+    assert not any(isinstance(s, Elementwise) and s.activation for s in net.graph.steps)
+    assert np.isnan(from_onnx(b.model(of_none))(numbers(SHAPE))).all()
 
 
 def test_sums_become_residuals_of_one_convolution():

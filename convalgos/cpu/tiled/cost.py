@@ -37,6 +37,8 @@ TRANSFORM = 0.36  # vectors moved by transforms, in L2, in a cycle; Zen 4 and a 
 MISSING = 0.007  # of them that come from the last cache, for each point; convbench, Xeon (Granite Rapids)
 HIDDEN = 2.36  # cycles meanwhile that hide a vector from there: all of them on Zen 5
 STRIDED = 0.5  # longer by this where steps of a stride are gathered, and wait; Xeon (Granite Rapids)
+PAGE = 4096
+FAR = 20  # cycles in which a pixel comes that lies pages behind the one before it: nothing fetches it; Zen 5
 SHARED_TAPS = 128  # of a pass over a panel in a team; Xeon (Granite Rapids)
 CROSSING = 2.5  # times as slow as from the last cache are bytes that another core has written
 SHOWN = 0.43  # of the time in which x and y are moved, which the rest does not hide
@@ -226,7 +228,8 @@ class BoxSchedule(BoxSizes):
         blocks = self.slots / self.box[1] * self.channel_blocks * self.phases + self.filter_blocks
         computed = self.busy_tiles * self.threads * blocks * self.transforming(self.points, machine)
         crossing = self.crossing_bytes / machine.cache_bandwidth
-        return CALL + launches + products + self.calls + self.moving(moved, machine) + crossing + computed
+        moving = self.moving(moved, machine) + self.far_pixels / machine.cycles
+        return CALL + launches + products + self.calls + moving + crossing + computed
 
     def product_seconds(self, machine: Machine) -> float:
         """Seconds of the products, with filters that come from L3 and from memory meanwhile."""
@@ -271,6 +274,15 @@ class BoxSchedule(BoxSizes):
         near = 1 / (self.transform_cycles(machine) * machine.vector_bytes)
         waited = max(0.0, 1 / machine.cache_bandwidth - HIDDEN * near)
         return strided * near / self.transform_speed, strided * waited
+
+    @property
+    def far_pixels(self) -> float:
+        """Cycles of all threads in which pixels come one by one: those of a phase of a large stride lie pages
+        apart, and a layer has as many phases."""
+        if self.columns.outputs == 1 or self.columns.stride * self.lanes * self.size < PAGE:
+            return 0.0
+        pixels = math.prod(a.outputs + a.taps - 1 for a in (self.rows, self.columns)) * self.phases
+        return FAR * self.busy_tiles * self.threads * pixels * self.slots / self.box[1] * self.channel_blocks
 
     @classmethod
     def transform_cycles(cls, machine: Machine) -> float:

@@ -39,7 +39,7 @@ OF_SHAPES = ("Shape", "Size")
 PLANNED = {  # inputs that planning has to know, by the operator
     "Expand": (1,), "Tile": (1,), "Reshape": (1,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "TopK": (1,),
     "ConstantOfShape": (0,), "Resize": (1, 2, 3), "Upsample": (1,), "Pad": (1,), "OneHot": (1,),
-    "Trilu": (1,),
+    "Trilu": (1,), "If": (0,), "Loop": (0, 1),
 }  # fmt: skip
 FOUND = ("NonMaxSuppression", "NonZero", "Unique", "Compress")  # which give as many as they find
 

@@ -52,6 +52,26 @@ def clip(node: OnnxNode, model: OnnxModel) -> Steps:
     return activated_by(Activation("clip", low, high))(node, model) if low <= high else None
 
 
+def limited_by_number(is_low: bool) -> Maker:
+    """The larger of x and one number, which is its low limit, or the smaller of both."""
+
+    def make(node: OnnxNode, model: OnnxModel) -> Steps:
+        numbers = {name: model.constant(name) for name in node.inputs if model.is_constant(name)}
+        arrays = [name for name in node.inputs if name not in numbers]
+        if len(node.inputs) != 2 or len(arrays) != 1:
+            return None
+        (number,), shape = numbers.values(), model.shape(arrays[0])
+        if number is None or number.size != 1 or shape is None or number.ndim > len(shape):
+            return None
+        limit = float(number.reshape(-1)[0])
+        if not abs(limit) <= LARGEST:
+            return None
+        ends = (limit, LARGEST) if is_low else (-LARGEST, limit)
+        return [Elementwise(node.name, (arrays[0],), node.outputs[0], "identity", Activation("clip", *ends))]
+
+    return make
+
+
 def leaky_relu(node: OnnxNode, model: OnnxModel) -> Steps:
     return activated_by(Activation("leaky_relu", float(node.attributes.get("alpha", 0.01))))(node, model)
 
@@ -258,6 +278,8 @@ ELEMENTWISE: dict[str, Maker] = {
     "HardSwish": activated_by(Activation("hard_swish")),
     "HardSigmoid": hard_sigmoid,
     "Clip": clip,
+    "Max": limited_by_number(is_low=True),
+    "Min": limited_by_number(is_low=False),
     "LeakyRelu": leaky_relu,
     "PRelu": prelu,
     "Gelu": gelu,

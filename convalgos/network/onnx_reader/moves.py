@@ -140,7 +140,7 @@ def _one_taken(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
 
 
 def sliced(node: OnnxNode, model: OnnxModel) -> list[Move] | None:
-    """The slices that take something away; None where their ends are computed."""
+    """The slices that take something away; None where their ends are computed, or the rank is not known."""
     shape = model.shape(node.inputs[0])
     if not shape:
         return None

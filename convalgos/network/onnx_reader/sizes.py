@@ -107,7 +107,7 @@ class KnownValues:
             self.sizes[name] = sizes
             self.types[name] = TensorType(kind, sizes.shape)
             if are_known(sizes):
-                self._keep(name, np.array(sizes.tolist(), KINDS[kind]))
+                self._keep(name, sizes.astype(KINDS[kind]))
             return are_known(sizes)
         if self._fold(node):
             return True
