@@ -39,6 +39,12 @@ def reshaped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Reshape", [x, t.constant(np.array(target_shape(before, after), np.int64))])
 
 
+def reshaped(t: Translation, x: Value, after: Sequence[Any]) -> Value:
+    """The elements in another shape, for what comes after."""
+    target = t.constant(np.array(target_shape(t.shape(x), after), np.int64))
+    return t.between("Reshape", [x, target], after, t.dtype(x))
+
+
 def permuted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x, rank = t.value(a["self"]), rank_of_tensor(a["self"])
     order = list(range(rank))
@@ -188,8 +194,7 @@ def stacked_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     for x in a["tensors"]:
         name = t.cast(t.value(x), own.dtype)
         shape = (*t.shape(name)[:axis], 1, *t.shape(name)[axis:])
-        target = t.constant(np.array(target_shape(t.shape(name), shape), np.int64))
-        names.append(t.between("Reshape", [name, target], shape, own.dtype))
+        names.append(reshaped(t, name, shape))
     return t.emit("Concat", names, axis=axis)
 
 
@@ -241,8 +246,6 @@ def repeated_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Valu
     axis = _axis(a)
     apart, after = (*shape[: axis + 1], 1, *shape[axis + 1 :]), shape_of_tensor(node)
     wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
-    targets = [target_shape(one, other) for one, other in ((shape, apart), (wide, after))]
-    target, back = (t.constant(np.array(sizes, np.int64)) for sizes in targets)
-    split = t.between("Reshape", [x, target], apart, t.dtype(x))
+    split = reshaped(t, x, apart)
     sizes = t.constant(np.array([1] * (axis + 1) + [times] + [1] * (len(shape) - axis - 1), np.int64))
-    return t.emit("Reshape", [t.between("Expand", [split, sizes], wide, t.dtype(x)), back])
+    return reshaped(t, t.between("Expand", [split, sizes], wide, t.dtype(x)), after)
