@@ -98,6 +98,11 @@ def test_operators_are_computed_as_by_torch(function):
             x, F.affine_grid(x[:, 0, :2, :3], (2, 3, 4, 7), align_corners=False),
             padding_mode="border", align_corners=False,
         ),
+        lambda x: F.grid_sample(
+            x[:, None], x[:, :3, :, :4].reshape(2, 2, 5, 2, 3).tanh(), padding_mode="border",
+            align_corners=True,
+        ),
+        lambda x: (x > 0).to(x) + (x < 1).to("cpu", torch.float32) + x.to(device="cpu", dtype=torch.int64),
         lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_max_pool2d(x, (3, 4)),
         lambda x: F.adaptive_avg_pool2d(x, (7, 2)) - F.adaptive_max_pool2d(x, (7, 2)),
         lambda x: F.adaptive_max_pool1d(x[0], 4) * F.adaptive_avg_pool1d(x[1], 4),

@@ -1,4 +1,4 @@
-"""The driver that reads maps at places between their pixels."""
+"""The drivers that read maps and volumes at places between their pixels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from convalgos.cpu.vectors.simd import carray, pointer
 SIZE = 4  # bytes of a float32
 ROUNDER, ROUNDER_BITS = 12582912.0, 0x4B400000  # what is added to it is rounded, and stands in its last bits
 
-# x is (images, channels, height, width), grid (images, places, 2), y (images, channels, places); words that
-# begin with f_ have the bits of a float32
+# x is (images, channels, depth, height, width), grid (images, places, 2 or 3), y (images, channels, places);
+# words that begin with f_ have the bits of a float32
 SAMPLING_FIELDS = fields(
-    "x grid y images channels height width places nearest f_low f_height f_width f_scale_h f_scale_w "
-    "f_middle_h f_middle_w tasks"
+    "x grid y images channels depth height width places nearest f_low f_depth f_height f_width f_scale_d "
+    "f_scale_h f_scale_w f_middle_d f_middle_h f_middle_w tasks"
 )
 
 
@@ -28,7 +28,7 @@ def sample_share() -> jit.Kernel:
     def sample_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, SAMPLING_FIELDS)[0]
         total = a.images * a.places
-        zero, one, rounder = np.float32(0.0), np.float32(1.0), np.float32(ROUNDER)
+        rounder = np.float32(ROUNDER)
         plane = a.height * a.width
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             n = unit // a.places
@@ -38,21 +38,65 @@ def sample_share() -> jit.Kernel:
             above, below = i >= 0 and i < a.height, i + 1 < a.height and a.nearest == 0
             before, behind = j >= 0 and j < a.width, j + 1 < a.width and a.nearest == 0
             first = i * a.width + j
-            ul, ur = first if above and before else 0, first + 1 if above and behind else 0
-            dl = first + a.width if below and before else 0
-            dr = first + a.width + 1 if below and behind else 0
             for c in range(a.channels):
                 x = carray(pointer(a.x + (n * a.channels + c) * plane * SIZE), plane, np.float32)
                 y = carray(pointer(a.y + (n * a.channels + c) * a.places * SIZE), a.places, np.float32)
-                upper = (x[ul] if above and before else zero) * (one - right) + (
-                    x[ur] if above and behind else zero
-                ) * right
-                lower = (x[dl] if below and before else zero) * (one - right) + (
-                    x[dr] if below and behind else zero
-                ) * right
-                y[unit % a.places] = upper * (one - down) + lower * down
+                y[unit % a.places] = between_four(
+                    x, first, a.width, above, below, before, behind, right, down
+                )
 
     return sample_share
+
+
+@jit.specialise
+def sample_volumes_share() -> jit.Kernel:
+    """The places of a task, a run of them: between the planes before and behind."""
+
+    def sample_volumes_share(args: int, task: int) -> None:
+        a = carray(pointer(args), 1, SAMPLING_FIELDS)[0]
+        total = a.images * a.places
+        one, rounder = np.float32(1.0), np.float32(ROUNDER)
+        plane = a.height * a.width
+        volume = a.depth * plane
+        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+            n = unit // a.places
+            at = carray(pointer(a.grid + unit * 3 * SIZE), 3, np.float32)
+            j, right = pixel_of(at[0], a.f_scale_w, a.f_middle_w, a.f_low, a.f_width, a.nearest, rounder)
+            i, down = pixel_of(at[1], a.f_scale_h, a.f_middle_h, a.f_low, a.f_height, a.nearest, rounder)
+            k, deep = pixel_of(at[2], a.f_scale_d, a.f_middle_d, a.f_low, a.f_depth, a.nearest, rounder)
+            near, far = k >= 0 and k < a.depth, k + 1 < a.depth and a.nearest == 0
+            above, below = i >= 0 and i < a.height, i + 1 < a.height and a.nearest == 0
+            before, behind = j >= 0 and j < a.width, j + 1 < a.width and a.nearest == 0
+            first = (k * a.height + i) * a.width + j
+            for c in range(a.channels):
+                x = carray(pointer(a.x + (n * a.channels + c) * volume * SIZE), volume, np.float32)
+                y = carray(pointer(a.y + (n * a.channels + c) * a.places * SIZE), a.places, np.float32)
+                front = between_four(
+                    x, first, a.width, near and above, near and below, before, behind, right, down
+                )
+                back = between_four(
+                    x, first + plane, a.width, far and above, far and below, before, behind, right, down
+                )
+                y[unit % a.places] = front * (one - deep) + back * deep
+
+    return sample_volumes_share
+
+
+@jit.helper
+def between_four(
+    x: Any, first: int, width: int, above: Any, below: Any, before: Any, behind: Any, right: Any, down: Any
+) -> Any:
+    """What lies between four pixels of which `first` is the upper left one, zeros where there are none."""
+    zero, one = np.float32(0.0), np.float32(1.0)
+    ul, ur = first if above and before else 0, first + 1 if above and behind else 0
+    dl, dr = first + width if below and before else 0, first + width + 1 if below and behind else 0
+    upper = (x[ul] if above and before else zero) * (one - right) + (
+        x[ur] if above and behind else zero
+    ) * right
+    lower = (x[dl] if below and before else zero) * (one - right) + (
+        x[dr] if below and behind else zero
+    ) * right
+    return upper * (one - down) + lower * down
 
 
 @jit.helper

@@ -21,6 +21,7 @@ from convalgos.network.torch_reader.writes import (
     check_arguments,
     check_writes,
     replace_detachments,
+    replace_dropout,
     replace_writes,
     written_apart,
 )
@@ -139,6 +140,7 @@ def export_module(
                 check_arguments(graph)
             _compute_constants(graph)
             if not replace_writes(graph):
+                replace_dropout(program.graph_module)
                 graph = _graph_of(program)  # of which nothing was replaced
                 check_arguments(graph)
                 check_writes(graph)
