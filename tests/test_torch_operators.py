@@ -103,6 +103,7 @@ def test_operators_are_computed_as_by_torch(function):
             align_corners=True,
         ),
         lambda x: (x > 0).to(x) + (x < 1).to("cpu", torch.float32) + x.to(device="cpu", dtype=torch.int64),
+        lambda x: x.narrow(2, 1, 3) + x.narrow(-2, 2, 3),
         lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_max_pool2d(x, (3, 4)),
         lambda x: F.adaptive_avg_pool2d(x, (7, 2)) - F.adaptive_max_pool2d(x, (7, 2)),
         lambda x: F.adaptive_max_pool1d(x[0], 4) * F.adaptive_avg_pool1d(x[1], 4),

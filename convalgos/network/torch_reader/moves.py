@@ -139,6 +139,12 @@ def sliced_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Slice", [x, *_bounds(t, start, end, axis, step)])
 
 
+def narrowed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """So many from one on."""
+    start, length = known_sizes([a["start"], a["length"]])
+    return _part(t, t.value(a["self"]), _axis(a), start, start + length)
+
+
 def split_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
     """In several parts along a dimension."""
     axis = _axis(a)

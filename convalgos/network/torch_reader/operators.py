@@ -160,6 +160,7 @@ MOVES: dict[Any, Translate] = {
     ATEN.repeat.default: moves.repeated_nodes,
     ATEN.select.int: moves.selected_nodes,
     ATEN.slice.Tensor: moves.sliced_nodes,
+    ATEN.narrow.default: moves.narrowed_nodes,
     ATEN.chunk.default: moves.split_nodes,
     ATEN.split.Tensor: moves.split_nodes,
     ATEN.split_with_sizes.default: moves.split_nodes,
