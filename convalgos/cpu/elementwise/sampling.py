@@ -9,11 +9,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, launched
-from convalgos.cpu.elementwise.sampling_kernels import (
-    SAMPLING_FIELDS,
-    sample_share,
-    sample_volumes_share,
-)
+from convalgos.cpu.elementwise.sampling_kernels import SAMPLING_FIELDS, sample_share
 
 
 class SamplingPlan(BoundStep):
@@ -37,11 +33,11 @@ class SamplingPlan(BoundStep):
     def __init__(self, shape: Shape, y_shape: Shape, nearest: bool, border: bool, corners: bool):
         self._shapes = shape, (y_shape[0], *y_shape[2:], len(shape) - 2), y_shape
         images, channels, *sizes = shape
-        self._kernel = sample_share if len(sizes) == 2 else sample_volumes_share
         depth, height, width = (1, *sizes)[-3:]
         self._values = {
             "images": images, "channels": channels, "depth": depth, "height": height, "width": width,
-            "places": math.prod(y_shape[2:]), "nearest": int(nearest), "f_low": _bits(0 if border else -1),
+            "places": math.prod(y_shape[2:]), "dimensions": len(sizes), "nearest": int(nearest),
+            "f_low": _bits(0 if border else -1),
         }  # fmt: skip
         for name, size in (("depth", depth), ("height", height), ("width", width)):
             self._values |= {
@@ -55,7 +51,7 @@ class SamplingPlan(BoundStep):
         for name, array, shape in zip(("x", "grid", "y"), arrays, self._shapes, strict=True):
             check_bound(name, array, shape, FLOAT, strided=False, written=name == "y")
         values = self._values | {"x": x.ctypes.data, "grid": grid.ctypes.data, "y": y.ctypes.data}
-        return launched(self._kernel(), SAMPLING_FIELDS, values, 4 * y.size, x, grid, y)
+        return launched(sample_share(), SAMPLING_FIELDS, values, 4 * y.size, x, grid, y)
 
 
 def _bits(number: float) -> int:

@@ -70,7 +70,8 @@ class KnownNumbers(TorchFunctionMode):
     def _numbers(self, tensor: Any) -> Tensor | None:
         if self._ends or not self._is_held(tensor):
             return None
-        return self._held.get(id(tensor), (tensor, tensor))[1]
+        found: Tensor | None = self._held.get(id(tensor), (tensor, tensor))[1]
+        return found
 
     def _is_held(self, leaf: Any) -> bool:
         """Of attributes that are neither buffers nor parameters, the very tensors are seen."""

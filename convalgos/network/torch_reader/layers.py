@@ -10,7 +10,7 @@ from torch import fx
 
 from convalgos.network.onnx_reader.einsum import order_or_product
 from convalgos.network.torch_reader.model import sizes_in
-from convalgos.network.torch_reader.moves import permuted, reshaped, turned_matrices
+from convalgos.network.torch_reader.moves import permuted, seen_as, turned_matrices
 from convalgos.network.torch_reader.shapes import (
     known_sizes,
     only_first_read,
@@ -166,8 +166,8 @@ def layer_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | lis
     lead = len(shape) - len(sizes)
     flat = (*shape[:lead], math.prod(sizes))
     rows = [t.constant(t.constants[name].reshape(-1)) for name in norm]
-    y = t.between("LayerNormalization", [reshaped(t, x, flat), *rows], flat, epsilon=a["eps"], axis=-1)
-    y = reshaped(t, y, shape)
+    y = t.between("LayerNormalization", [seen_as(t, x, flat), *rows], flat, epsilon=a["eps"], axis=-1)
+    y = seen_as(t, y, shape)
     return [y] if isinstance(node.meta["val"], tuple | list) else y
 
 

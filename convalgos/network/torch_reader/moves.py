@@ -39,7 +39,7 @@ def reshaped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Reshape", [x, t.constant(np.array(target_shape(before, after), np.int64))])
 
 
-def reshaped(t: Translation, x: Value, after: Sequence[Any]) -> Value:
+def seen_as(t: Translation, x: Value, after: Sequence[Any]) -> Value:
     """The elements in another shape, for what comes after."""
     target = t.constant(np.array(target_shape(t.shape(x), after), np.int64))
     return t.between("Reshape", [x, target], after, t.dtype(x))
@@ -104,11 +104,10 @@ def _value_of_sizes(t: Translation, sizes: Sequence[Any]) -> Value:
 
 
 def repeated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    times, x, shape = a["repeats"], t.value(a["self"]), shape_of_tensor(a["self"])
+    times = [n.meta["val"] if isinstance(n, fx.Node) else n for n in a["repeats"]]
+    x, shape = t.value(a["self"]), shape_of_tensor(a["self"])
     if len(times) > len(shape):
-        shape = (*(1,) * (len(times) - len(shape)), *shape)
-        target = t.constant(np.array(known_sizes(shape), np.int64))
-        x = t.between("Reshape", [x, target], shape, t.dtype(x))
+        x = seen_as(t, x, (*(1,) * (len(times) - len(shape)), *shape))
     return t.emit("Tile", [x, _value_of_sizes(t, times)])
 
 
@@ -200,7 +199,7 @@ def stacked_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     for x in a["tensors"]:
         name = t.cast(t.value(x), own.dtype)
         shape = (*t.shape(name)[:axis], 1, *t.shape(name)[axis:])
-        names.append(reshaped(t, name, shape))
+        names.append(seen_as(t, name, shape))
     return t.emit("Concat", names, axis=axis)
 
 
@@ -252,6 +251,6 @@ def repeated_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Valu
     axis = _axis(a)
     apart, after = (*shape[: axis + 1], 1, *shape[axis + 1 :]), shape_of_tensor(node)
     wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
-    split = reshaped(t, x, apart)
+    split = seen_as(t, x, apart)
     sizes = t.constant(np.array([1] * (axis + 1) + [times] + [1] * (len(shape) - axis - 1), np.int64))
-    return reshaped(t, t.between("Expand", [split, sizes], wide, t.dtype(x)), after)
+    return seen_as(t, t.between("Expand", [split, sizes], wide, t.dtype(x)), after)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from torch import fx
 
-from convalgos.network.torch_reader.moves import permuted, reshaped
+from convalgos.network.torch_reader.moves import permuted, seen_as
 from convalgos.network.torch_reader.shapes import known_sizes, rank_of_tensor, shape_of_tensor, sizes_of
 from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
 
@@ -39,7 +38,7 @@ def columns_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     for i in range(2):  # (N, C, P, R, Q, S) in the end
         x = _windows(t, x, 2 + 2 * i, kernel[i], stride[i], dilation[i])
     turned = permuted(t, x, [0, 1, 3, 5, 2, 4])
-    return reshaped(t, turned, shape_of_tensor(node))
+    return seen_as(t, turned, shape_of_tensor(node))
 
 
 def maps_of_columns_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
@@ -53,8 +52,8 @@ def maps_of_columns_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if not alone or any(n % k for n, k in zip(sizes, kernel, strict=True)):
         raise Left("sums windows that overlap")
     counts = [n // k for n, k in zip(sizes, kernel, strict=True)]
-    apart = reshaped(t, x, (after[0], channels, *kernel, *counts))
-    return reshaped(t, permuted(t, apart, [0, 1, 4, 2, 5, 3]), after)
+    apart = seen_as(t, x, (after[0], channels, *kernel, *counts))
+    return seen_as(t, permuted(t, apart, [0, 1, 4, 2, 5, 3]), after)
 
 
 def _geometry(a: Arguments) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -70,7 +69,7 @@ def _windows(t: Translation, x: Value, axis: int, size: int, step: int, dilation
     (n,) = known_sizes(shape[axis : axis + 1])
     count = (n - dilation * (size - 1) - 1) // step + 1
     after = (*shape[:axis], count, size, *shape[axis + 1 :])
-    if (step, dilation) == (size, 1) and count * size == n and math.prod((count, size)):
-        return reshaped(t, x, after)
+    if (step, dilation) == (size, 1) and 0 < count * size == n:
+        return seen_as(t, x, after)
     places = np.arange(count)[:, None] * step + np.arange(size) * dilation
     return t.between("Gather", [x, t.constant(places)], after, t.dtype(x), axis=axis)

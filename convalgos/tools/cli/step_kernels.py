@@ -53,7 +53,6 @@ def step_kernels() -> Iterator[Compiled]:
     yield top_kernels.top_share, ()
     yield gathering_kernels.gather_share, ()
     yield sampling_kernels.sample_share, ()
-    yield sampling_kernels.sample_volumes_share, ()
     rows = microkernel.REGISTER_TILES[vector_bytes()][matrix_rows.VECTORS]
     yield attention_kernels.attend_share, (SIZE, lanes, rows)
     yield product_kernels.multiply_share, (SIZE, lanes, rows)
