@@ -169,6 +169,35 @@ def test_factors_that_torch_makes_of_nothing():
     assert "left 1 times: randint has no step here" in frozen.report()
 
 
+def test_parts_that_might_compute_in_another_type():
+    """Those that compute in float32 are read as if nothing was around them."""
+
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            with torch.no_grad():
+                y = self.first(x).relu()
+                with torch.autocast("cpu", enabled=False):
+                    z = self.second(y) * 2
+            with torch.autocast("cuda", enabled=False):
+                z = self.second(z)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                half = self.second(z)
+            return y + half.float(), z
+
+    model = Parts().eval()
+    for inner in (torch.no_grad, torch.enable_grad):
+        with inner():
+            frozen = ct.freeze(model, torch.ones(2, 3, 6, 6))
+            x = torch.randn(2, 3, 6, 6)
+        torch.testing.assert_close(frozen(x), tuple(y.detach() for y in model(x)), rtol=1e-4, atol=1e-4)
+        assert "left 1 times: wrap_with_autocast has no step here" in frozen.report()
+        assert "the model itself ran" not in frozen.report()
+
+
 class Holding(nn.Module):
     """A model that goes its way by numbers that it holds: those of a buffer, and of a plain attribute."""
 
