@@ -589,6 +589,20 @@ def test_an_activation_behind_views_becomes_part_of_the_convolution():
     assert [type(s) for s in net.graph.steps if not isinstance(s, View)] == [Convolution]
 
 
+def test_a_cast_to_the_own_type_is_none():
+    """Between layers, behind an input, and as an output; one to another type is still there."""
+    b = Builder(("n", 8, 5, 7))
+    first = b.node("Relu", b.conv(b.node("Cast", "x", to=TensorProto.FLOAT), k=8))
+    same = b.node("Cast", first, to=TensorProto.FLOAT)
+    last = b.conv(b.node("Add", b.conv(same, c=8, k=8), b.node("Cast", same, to=TensorProto.FLOAT)), c=8, k=4)
+    whole = b.node("Cast", b.node("Cast", last, to=TensorProto.INT32), to=TensorProto.FLOAT)
+    model = b.model(whole, b.node("Cast", last, to=TensorProto.FLOAT))
+    for n in (2, 3):
+        net = check(model, numbers((n, 8, 5, 7)))
+    assert sum(isinstance(s, View) for s in net.graph.steps) <= 2 and Foreign not in kinds(net)
+    assert [s.function for s in net.graph.steps if isinstance(s, ArrayFunction)] == ["cast", "cast"]
+
+
 def test_a_constant_matrix_mixes_channels():
     """As a filter bank does with spectrograms: a convolution, which no other library computes."""
     b = Builder(("n", 9, "t"))

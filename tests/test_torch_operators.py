@@ -80,6 +80,14 @@ def test_operators_are_computed_as_by_torch(function):
     own(Does(lambda m, x: function(x)), error=2e-5)
 
 
+def written(x):
+    """Into parts, one after the other, as torch writes."""
+    x[..., 1] = x[..., 0] * 3
+    x[:, 1:, 2:-1] = x[:1, :2, :2]
+    x[1] = 7
+    return x
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -103,6 +111,8 @@ def test_operators_are_computed_as_by_torch(function):
             align_corners=True,
         ),
         lambda x: (x > 0).to(x) + (x < 1).to("cpu", torch.float32) + x.to(device="cpu", dtype=torch.int64),
+        lambda x: written(2 * x), lambda x: torch.slice_scatter(x, -x[:, :1], 1, -1),
+        lambda x: torch.select_scatter(x, x[0].long(), 0, -1).slice_scatter(x + 1, 3, 0),
         lambda x: x.narrow(2, 1, 3) + x.narrow(-2, 2, 3),
         lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_max_pool2d(x, (3, 4)),
         lambda x: F.adaptive_avg_pool2d(x, (7, 2)) - F.adaptive_max_pool2d(x, (7, 2)),

@@ -141,12 +141,18 @@ def with_residuals(graph: NetworkGraph) -> NetworkGraph:
 
 
 def without_views(graph: NetworkGraph) -> NetworkGraph:
-    """A view of a view is one of what that is a view of, where both keep the batch."""
+    """A view of a view is one of what that is a view of, where both keep the batch; what reads one in the
+    very shape reads what that is of."""
     views: dict[str, View] = {}
+    same: dict[str, str] = {}
     steps: list[Step] = []
-    for step in graph.steps:
-        made = step
+    for given in graph.steps:
+        inputs = tuple(same.get(name, name) for name in given.inputs)
+        step = made = given if inputs == given.inputs else replace(given, inputs=inputs)
         if isinstance(step, View):
+            if step.back == step.shape and not any(step.shape) and step.output not in graph.outputs:
+                same[step.output] = step.inputs[0]
+                continue
             first = views.get(step.inputs[0])
             if first is not None and step.shape[0] == 0 and 0 not in step.shape[1:]:
                 made = replace(step, inputs=first.inputs, back=())  # of another shape

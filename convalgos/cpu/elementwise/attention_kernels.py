@@ -18,13 +18,14 @@ from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
     each_vector_of_row,
     pack_operand,
+    panel_tile,
     scale_rows,
     write_rows,
 )
 from convalgos.cpu.elementwise.pixel_vectors import LOWEST, in_all_lanes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import exponential
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
@@ -70,8 +71,8 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             wide, across = key_panels * panel, value_panels * panel
             for p in range(key_panels):
                 to = scores + p * panel * SIZE
-                microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, queries, a.depth,
-                                      keys + p * deep * panel * SIZE, a.depth, to, wide)  # fmt: skip
+                some = keys + p * deep * panel * SIZE
+                panel_tile(queries, a.depth, some, a.depth, to, wide, a.keys - p * panel, SIZE, LANES, ROWS)
             if a.first:
                 more = a.first + (offsets[4] + first * a.first_row) * SIZE
                 add_rows(SIZE, LANES, scores, wide, more, a.first_row, rows, a.keys)
@@ -81,8 +82,8 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             exponentiate_rows(SIZE, LANES, scores, wide, shares, rows, a.keys)
             for p in range(value_panels):
                 to = out + p * panel * SIZE
-                microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, scores, wide,
-                                      values + p * a.keys * panel * SIZE, a.keys, to, across)  # fmt: skip
+                some = values + p * a.keys * panel * SIZE
+                panel_tile(scores, wide, some, a.keys, to, across, a.width - p * panel, SIZE, LANES, ROWS)
             y = a.y + (offsets[3] + first * a.y_row) * SIZE
             write_rows(SIZE, LANES, out, across, shares, y, a.y_row, rows, a.width)
 

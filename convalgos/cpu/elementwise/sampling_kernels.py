@@ -31,7 +31,7 @@ def sample_share() -> jit.Kernel:
         one, rounder = np.float32(1.0), np.float32(ROUNDER)
         plane = a.height * a.width
         volume = a.depth * plane
-        deep = np.float32(0.0)
+        of_volumes, deep = a.dimensions == 3, np.float32(0.0)
         for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
             n = unit // a.places
             at = carray(pointer(a.grid + unit * a.dimensions * SIZE), a.dimensions, np.float32)
@@ -41,7 +41,7 @@ def sample_share() -> jit.Kernel:
             before, behind = j >= 0 and j < a.width, j + 1 < a.width and a.nearest == 0
             first = i * a.width + j
             near, far = 1, 0
-            if a.dimensions == 3:
+            if of_volumes:
                 k, deep = pixel_of(at[2], a.f_scale_d, a.f_middle_d, a.f_low, a.f_depth, a.nearest, rounder)
                 near, far = int(k >= 0 and k < a.depth), int(k + 1 < a.depth and a.nearest == 0)
                 first += k * plane
@@ -50,7 +50,7 @@ def sample_share() -> jit.Kernel:
                 y = carray(pointer(a.y + (n * a.channels + c) * a.places * SIZE), a.places, np.float32)
                 up, low = near == 1 and above, near == 1 and below
                 front = between_four(x, first, a.width, up, low, before, behind, right, down)
-                if a.dimensions == 3:
+                if of_volumes:
                     up, low = far == 1 and above, far == 1 and below
                     back = between_four(x, first + plane, a.width, up, low, before, behind, right, down)
                     front = front * (one - deep) + back * deep

@@ -203,6 +203,45 @@ def stacked_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Concat", names, axis=axis)
 
 
+def copied_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """What is written over all of a tensor."""
+    x, own = t.cast(t.value(a["src"], t.result().dtype), t.result().dtype), t.result()
+    if are_same_sizes(t.shape(x), own.shape):
+        return x
+    return t.emit("Expand", [x, _value_of_sizes(t, own.shape)])
+
+
+def filled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """One number in all of a tensor."""
+    own = t.result()
+    return t.emit(
+        "Expand", [t.cast(t.value(a["value"], own.dtype), own.dtype), _value_of_sizes(t, own.shape)]
+    )
+
+
+def written_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """A tensor of which one part along a dimension is another tensor: that at an index, or a slice."""
+    x, own, axis = t.value(a["self"]), t.result(), _axis(a)
+    (n,) = known_sizes([own.shape[axis]])
+    if "index" in a:
+        (start,) = known_sizes([a["index"]])
+        start, end, step = start % n, start % n + 1, 1
+    else:
+        ends = a["start"] or 0, n if a["end"] is None else a["end"], a["step"]
+        start, end, step = known_sizes(ends)
+        start, end = (min(at, n) if at >= 0 else max(at + n, 0) for at in (start, end))
+    if step != 1 or end <= start:
+        raise Left("writes to elements that lie apart, or to none")
+    part = t.cast(t.value(a["src"]), own.dtype)
+    if "index" in a:
+        part = seen_as(t, part, (*own.shape[:axis], 1, *own.shape[axis + 1 :]))
+    before = [_part(t, x, axis, 0, start)] if start else []
+    behind = [_part(t, x, axis, end, n)] if end < n else []
+    if not before and not behind:
+        return part
+    return t.emit("Concat", [*before, part, *behind], axis=axis)
+
+
 def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """The end of each dimension in front of its begin."""
     x, shape, rank = t.value(a["self"]), shape_of_tensor(a["self"]), rank_of_tensor(a["self"])

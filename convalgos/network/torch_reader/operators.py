@@ -171,6 +171,11 @@ MOVES: dict[Any, Translate] = {
     ATEN.cat.default: moves.concatenated_nodes,
     ATEN.stack.default: moves.stacked_nodes,
     ATEN.roll.default: moves.rolled_nodes,
+    ATEN.copy.default: moves.copied_nodes,
+    ATEN.fill.Scalar: moves.filled_nodes,
+    ATEN.fill.Tensor: moves.filled_nodes,
+    ATEN.select_scatter.default: moves.written_nodes,
+    ATEN.slice_scatter.default: moves.written_nodes,
     ATEN.unfold.default: windows.windows_nodes,
 }
 MOVES |= dict.fromkeys(
