@@ -18,7 +18,7 @@ from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
     each_vector_of_row,
     pack_operand,
-    panel_tile,
+    operand_tile,
     scale_rows,
     write_rows,
 )
@@ -72,7 +72,7 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             for p in range(key_panels):
                 to = scores + p * panel * SIZE
                 some = keys + p * deep * panel * SIZE
-                panel_tile(queries, a.depth, some, a.depth, to, wide, a.keys - p * panel, SIZE, LANES, ROWS)
+                operand_tile(queries, a.depth, some, a.depth, to, wide, a.keys - p * panel, SIZE, LANES, ROWS)
             if a.first:
                 more = a.first + (offsets[4] + first * a.first_row) * SIZE
                 add_rows(SIZE, LANES, scores, wide, more, a.first_row, rows, a.keys)
@@ -83,7 +83,7 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             for p in range(value_panels):
                 to = out + p * panel * SIZE
                 some = values + p * a.keys * panel * SIZE
-                panel_tile(scores, wide, some, a.keys, to, across, a.width - p * panel, SIZE, LANES, ROWS)
+                operand_tile(scores, wide, some, a.keys, to, across, a.width - p * panel, SIZE, LANES, ROWS)
             y = a.y + (offsets[3] + first * a.y_row) * SIZE
             write_rows(SIZE, LANES, out, across, shares, y, a.y_row, rows, a.width)
 

@@ -30,7 +30,7 @@ def pack_operand(
 def pack_operand_panel(
     x: int, first: int, x_row: int, turned: int, y: int, rows: int, columns: int, SIZE: int, LANES: int
 ) -> None:
-    """One of the columns from the first one on, as wide as `panel_tile` reads it; where x is turned, its rows
+    """One of the columns from the first one on, as wide as `operand_tile` reads it; where x is turned, its rows
     are these columns."""
     at = x + first * (x_row if turned else 1) * SIZE
     if turned:
@@ -45,7 +45,7 @@ def pack_operand_panel(
 
 
 @jit.helper
-def panel_tile(
+def operand_tile(
     a: int,
     a_row: int,
     panel: int,

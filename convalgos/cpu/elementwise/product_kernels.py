@@ -10,7 +10,7 @@ import numpy as np
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
     pack_operand_panel,
-    panel_tile,
+    operand_tile,
     scale_rows,
     write_rows,
 )
@@ -51,7 +51,7 @@ def multiply_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             if rows < ROWS:
                 scale_rows(SIZE, LANES, ROWS, a, p.a_row, last, p.depth, rows, p.one)
                 a, step = last, p.depth
-            panel_tile(a, step, packed, p.depth, out, panel, there, SIZE, LANES, ROWS)
+            operand_tile(a, step, packed, p.depth, out, panel, there, SIZE, LANES, ROWS)
             y = p.y + (offsets[2] + first * p.y_row + column) * SIZE
             write_rows(SIZE, LANES, out, panel, p.scales, y, p.y_row, rows, there)
 

@@ -211,7 +211,7 @@ def copied_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Expand", [x, _value_of_sizes(t, own.shape)])
 
 
-def filled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+def made_of_one_number_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """One number in all of a tensor."""
     own = t.result()
     return t.emit(
