@@ -17,8 +17,8 @@ import numpy as np
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
     each_vector_of_row,
-    pack_operand,
     operand_tile,
+    pack_operand,
     scale_rows,
     write_rows,
 )

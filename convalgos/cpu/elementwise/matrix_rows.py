@@ -30,8 +30,8 @@ def pack_operand(
 def pack_operand_panel(
     x: int, first: int, x_row: int, turned: int, y: int, rows: int, columns: int, SIZE: int, LANES: int
 ) -> None:
-    """One of the columns from the first one on, as wide as `operand_tile` reads it; where x is turned, its rows
-    are these columns."""
+    """One of the columns from the first one on, as wide as `operand_tile` reads it; its columns are rows of x
+    where that is turned."""
     at = x + first * (x_row if turned else 1) * SIZE
     if turned:
         if columns <= LANES:

@@ -9,8 +9,8 @@ import numpy as np
 
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
-    pack_operand_panel,
     operand_tile,
+    pack_operand_panel,
     scale_rows,
     write_rows,
 )
