@@ -22,7 +22,7 @@ from convalgos.cpu.elementwise.matrix_rows import (
     scale_rows,
     write_rows,
 )
-from convalgos.cpu.elementwise.pixel_vectors import LOWEST, in_all_lanes
+from convalgos.cpu.elementwise.pixel_vectors import LOWEST, TOGETHER, in_all_lanes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -103,21 +103,30 @@ def add_rows(
 
 @simd.emitter
 def exponentiate_rows(v: Vec, x: Value, x_row: Value, shares: Value, rows: Value, columns: Value) -> None:
-    """x = exp(x - the maximum of its row); shares (rows, lanes) is 1 / the sum of the row."""
+    """x = exp(x - the maximum of its row); shares (rows, lanes) is 1 / the sum of the row.
+
+    Rows go a few at a time, the last one for those beyond: the sums of one would wait for each other.
+    """
     to, out = v.pointer(x), v.pointer(shares)
-    with v.loop(rows) as i:
-        row = v.at(to, v.imul(i, x_row))
-        most, total = v.register(v.const(LOWEST)), v.register(v.zero())
+    with v.loop(v.idiv(v.iadd(rows, TOGETHER - 1), TOGETHER)) as some:
+        numbers = [v.imin(v.iadd(v.imul(some, TOGETHER), i), v.isub(rows, 1)) for i in range(TOGETHER)]
+        places = [v.at(to, v.imul(i, x_row)) for i in numbers]
+        most, total = ([v.register(v.const(start)) for _ in places] for start in (LOWEST, 0.0))
 
         def compare(load: Callable[[Value], Value], _: object) -> None:
-            most.set(v.fmax(load(row), most.value))
+            for row, register in zip(places, most, strict=True):
+                register.set(v.fmax(load(row), register.value))
 
         def sum_up(load: Callable[[Value], Value], store: Callable[[Value, Value], None]) -> None:
-            value = exponential(v, v.fsub(load(row), largest))
-            total.set(v.fadd(total.value, value))
-            store(row, value)
+            values = [v.fsub(load(row), least) for row, least in zip(places, largest, strict=True)]
+            for row, value, register in zip(places, values, total, strict=True):
+                made = exponential(v, value)
+                register.set(v.fadd(register.value, made))
+                store(row, made)
 
         each_vector_of_row(v, columns, compare, -math.inf)
-        largest = in_all_lanes(v, most.value, v.fmax)
+        largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
         each_vector_of_row(v, columns, sum_up, -math.inf)
-        v.store(v.b.fdiv(v.const(1), in_all_lanes(v, total.value, v.fadd)), out, v.imul(i, v.lanes))
+        for i, register in zip(numbers, total, strict=True):
+            share = v.b.fdiv(v.const(1), in_all_lanes(v, register.value, v.fadd))
+            v.store(share, out, v.imul(i, v.lanes))

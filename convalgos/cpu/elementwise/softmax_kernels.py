@@ -11,6 +11,7 @@ import math
 
 from convalgos.cpu.elementwise.pixel_vectors import (
     LOWEST,
+    TOGETHER,
     each_pixel_vector,
     in_all_lanes,
     pixels_of,
@@ -23,8 +24,6 @@ from convalgos.cpu.vectors.activations import exponential
 from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.logarithms import logarithm
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
-
-TOGETHER = 2  # pixels whose channels lie together, at a time
 
 # Steps in elements, as those of `norm_kernels`.
 SOFTMAX_FIELDS = fields("x y by_pixel images pixels channels x_n y_n pixel_step channel_step tasks")
