@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
+from convalgos.network.attention import Product
 from convalgos.network.channel_scaling import (
     SUMMED,
     channel_scaling,
@@ -67,7 +68,7 @@ def views_last(graph: NetworkGraph) -> NetworkGraph:
 def with_scales(graph: NetworkGraph) -> NetworkGraph:
     """Scales and shifts of the channels of a convolution become part of its filter and bias.
 
-    Those of a norm become its own.
+    Those of a norm become its own, and one factor of all channels that of a product of matrices.
     """
     makers = read_once(graph)
     steps: dict[str, Step] = {}
@@ -84,9 +85,18 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
         elif isinstance(of, LayerNormalization) and not step.activation:
             del steps[of.output]
             steps[step.output] = _scaled_norm(of, step)
+        elif isinstance(of, Product) and (factor := _only_factor(step)) is not None:
+            del steps[of.output]
+            steps[step.output] = replace(of, output=step.output, scale=of.scale * factor)
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
+
+
+def _only_factor(by: Convolution) -> float | None:
+    """The number that a scale multiplies all channels with, if it does nothing else."""
+    alike = by.w.size and (by.w == by.w.flat[0]).all() and (by.bias is None or not by.bias.any())
+    return float(by.w.flat[0]) if alike and not by.activation else None
 
 
 def _scaled_norm(of: Norm, by: Convolution) -> Norm:
