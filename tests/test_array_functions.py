@@ -27,6 +27,7 @@ TIES = RNG.integers(0, 3, (2, 7, 5)).astype("f4")
 P = np.abs(numbers((3, 4, 5))) + np.float32(0.1)
 X = numbers((2, 3, 5, 7))
 GRID = RNG.uniform(-1.4, 1.4, (2, 4, 3, 2)).astype("f4")
+VOLUMES, PLACES = numbers((2, 3, 4, 5, 6)), RNG.uniform(-1.4, 1.4, (2, 3, 2, 4, 3)).astype("f4")
 NONE = None  # an input that is left out
 AT = RNG.integers(-5, 5, (2, 3, 4))
 
@@ -180,7 +181,17 @@ CASES = [  # operator, inputs, which of them are constants of the model, attribu
         for padding in ("zeros", "border", "reflection")
         for corners in (0, 1)
     ),
-    ("GridSample", [numbers((2, 3, 4, 5, 6)), RNG.uniform(-1.4, 1.4, (2, 3, 2, 4, 3)).astype("f4")], (), {}),
+    *(
+        (
+            "GridSample",
+            [VOLUMES, PLACES],
+            (),
+            {"mode": mode, "padding_mode": padding, "align_corners": corners},
+        )
+        for mode in ("linear", "nearest")
+        for padding in ("zeros", "border")
+        for corners in (0, 1)
+    ),
 ]
 
 

@@ -1,12 +1,14 @@
 """Kernels of functions of whole arrays: gathers, sums over dimensions, and arrays that cross each other."""
 
 import ctypes
+from itertools import product
 
 import numpy as np
 import pytest
 
 from convalgos.core.epilogue import RELU
 from convalgos.core.errors import Unsupported
+from convalgos.core.layouts import blocked_layout, laid, to_logical
 from convalgos.cpu.elementwise.crossing import CrossingPlan
 from convalgos.cpu.elementwise.functions import FunctionPlan
 from convalgos.cpu.elementwise.gathering import GatherPlan
@@ -17,6 +19,7 @@ from convalgos.cpu.elementwise.rearranging import RearrangementPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.scattering import ScatterSumPlan
 from convalgos.cpu.elementwise.summing import SumPlan
+from convalgos.cpu.vectors import simd
 from convalgos.network.arithmetic_plans import SideBySide
 
 COMBINED = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
@@ -188,3 +191,19 @@ def test_bound_runs_say_where_arrays_lie(name):
     run.run()
     np.testing.assert_array_equal(y, right)
     assert np.isnan(unused).all()
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last", blocked_layout(simd.lanes(4))])
+@pytest.mark.parametrize("logs", [False, True])
+def test_softmax_of_any_number_of_pixels_and_in_place(layout, logs):
+    """A few pixels at a time, and one that stands for those beyond."""
+    rng = np.random.default_rng(5)
+    for pixels, channels in product((1, 2, 3, 5), (2, 16, 17, 40)):
+        x = rng.standard_normal((2, channels, pixels)).astype("f4") * 5
+        e = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+        expected = e / e.sum(1, keepdims=True)
+        given = np.ascontiguousarray(laid(x, layout))
+        for y in (np.full_like(given, np.nan), given):
+            SoftmaxPlan(x.shape, layout, logs).run((given,), y)
+            found = to_logical(y, layout, channels)
+            np.testing.assert_allclose(found, np.log(expected) if logs else expected, rtol=1e-4, atol=1e-5)

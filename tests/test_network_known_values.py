@@ -66,3 +66,7 @@ def test_places_that_are_no_numbers_are_read_from_nowhere():
         assert np.isfinite(y[..., 2:]).all() and (border or not y[..., :3].any())
         right = np.einsum("nchw,h,w->nc", x[:, :, 2:, 3:].astype("f8"), [0.75, 0.25], [0.8, 0.2])
         np.testing.assert_allclose(y[..., 0, 3], right, rtol=1e-4, atol=1e-5)
+        volumes, deep = x[:, :, None].repeat(3, 2), np.full((2, 3, 1, 1, 4), np.nan, "f4")
+        grids = np.concatenate([grid[:, None], np.full((2, 1, 1, 4, 1), 0.3, "f4")], -1)
+        SamplingPlan(volumes.shape, deep.shape, False, border, True).run((volumes, grids), deep)
+        np.testing.assert_allclose(deep[:, :, 0], y, rtol=1e-5, atol=1e-6)

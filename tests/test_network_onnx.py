@@ -14,6 +14,7 @@ from convalgos.core.epilogue import Activation, activation_of
 from convalgos.cpu.strassen import Strassen
 from convalgos.network import network
 from convalgos.network.array_functions import ArrayFunction
+from convalgos.network.attention import Product
 from convalgos.network.compared import compared
 from convalgos.network.filters import has_filter
 from convalgos.network.graph import Convolution, Elementwise, Foreign, Resizing, View
@@ -605,6 +606,37 @@ def test_an_activation_behind_views_becomes_part_of_the_convolution():
     seen = b.node("Reshape", b.node("Reshape", product, np.array([1, 5, 6])), np.array([5, 3, 2]))
     net = check(b.model(b.node("Relu", seen)), numbers((5, 8)))
     assert [type(s) for s in net.graph.steps if not isinstance(s, View)] == [Convolution]
+
+
+def test_a_cast_to_the_own_type_is_none():
+    """Between layers, behind an input, and as an output; one to another type is still there."""
+    b = Builder(("n", 8, 5, 7))
+    first = b.node("Relu", b.conv(b.node("Cast", "x", to=TensorProto.FLOAT), k=8))
+    same = b.node("Cast", first, to=TensorProto.FLOAT)
+    last = b.conv(b.node("Add", b.conv(same, c=8, k=8), b.node("Cast", same, to=TensorProto.FLOAT)), c=8, k=4)
+    whole = b.node("Cast", b.node("Cast", last, to=TensorProto.INT32), to=TensorProto.FLOAT)
+    model = b.model(whole, b.node("Cast", last, to=TensorProto.FLOAT))
+    for n in (2, 3):
+        net = check(model, numbers((n, 8, 5, 7)))
+    assert sum(isinstance(s, View) for s in net.graph.steps) <= 2 and Foreign not in kinds(net)
+    assert [s.function for s in net.graph.steps if isinstance(s, ArrayFunction)] == ["cast", "cast"]
+
+
+def test_one_factor_behind_a_product_is_a_part_of_it():
+    """Of a product whose numbers no softmax alone reads; factors of their own for channels stay behind it."""
+    b = Builder(("n", 4, 5, 6))
+    product = b.node("MatMul", "x", b.node("Transpose", "x", perm=[0, 1, 3, 2]))
+    shares = b.node("Softmax", b.node("Mul", product, np.float32(0.3)), axis=-1)
+    scores = b.node("Add", shares, numbers((1, 4, 5, 5)))
+    last = b.node("Div", b.node("MatMul", scores, "x"), np.float32(-2))
+    by_head = b.node("Mul", b.node("MatMul", shares, "x"), numbers((4, 1, 1)))
+    model = b.model(
+        last, by_head, b.node("Relu", b.node("Mul", b.node("MatMul", scores, "x"), np.float32(3)))
+    )
+    for n in (2, 3):
+        net = check(model, numbers((n, 4, 5, 6)))
+    scales = [round(s.scale, 6) for s in net.graph.steps if isinstance(s, Product)]
+    assert sorted(scales) == [-0.5, 0.3, 1, 3]
 
 
 def test_a_constant_matrix_mixes_channels():

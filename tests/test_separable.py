@@ -295,6 +295,26 @@ def test_depthwise_layers_of_their_own_are_joined_where_they_take_longer(monkeyp
     assert counts[0] == 0 < counts[1]
 
 
+def test_depthwise_layers_in_a_row_are_not_taken_for_pointwise_ones(monkeypatch):
+    """Layers of equal problems share one, as those of a residual block of a temporal network."""
+    rng, x = np.random.default_rng(3), np.random.default_rng(4).standard_normal((2, 14, 1, 30)).astype("f4")
+    weights = rng.standard_normal((3, 14, 1, 1, 4)).astype("f4")
+    sizes = {"padding": ((0, 0), (3, 0)), "groups": 14}
+    steps = tuple(
+        Convolution(name, (read,), name, w, **sizes)
+        for name, read, w in zip("abc", ("x", "a", "b"), weights, strict=True)
+    )
+    monkeypatch.setattr(joining, "APART", dict.fromkeys((False, True), 1.0))
+    net = Network(NetworkGraph(("x",), ("c",), steps, {"x": x.shape}))
+    expected = x
+    for w in weights:
+        expected = ca.conv(expected, w, algorithm="cpu.reference", **sizes)
+    np.testing.assert_allclose(net(x), expected, rtol=1e-4, atol=1e-4)
+    one = ConvProblem(x.shape, weights[0].shape, **sizes, **LAYOUTS)
+    with pytest.raises(Unsupported, match="is 1x1 around"):
+        SeparablePlan(SeparableBlock(None, one, one))
+
+
 def joined_parts(plan):
     steps = [planned_step.step for planned_step in plan.planned.steps]
     return [[part.name for part in step.parts] for step in steps if isinstance(step, JoinedConvolutions)]

@@ -159,6 +159,76 @@ def test_branches_on_values_leave_the_model_to_torch():
     assert "Branches cannot be exported by torch.export" in frozen.report()
 
 
+def test_factors_that_torch_makes_of_nothing():
+    class Made(nn.Module):
+        def forward(self, x):
+            return x * torch.randint(3, 4, (5,), dtype=torch.float32)
+
+    frozen = ct.freeze(Made().eval(), torch.ones(2, 5))
+    assert torch.equal(frozen(torch.ones(2, 5)), torch.full((2, 5), 3.0))
+    assert "left 1 times: randint has no step here" in frozen.report()
+
+
+def test_parts_that_might_compute_in_another_type():
+    """Those that compute in float32 are read as if nothing was around them."""
+
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            with torch.no_grad():
+                y = self.first(x).relu()
+                with torch.autocast("cpu", enabled=False):
+                    z = self.second(y) * 2
+            with torch.autocast("cuda", enabled=False):
+                z = self.second(z)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                half = self.second(z)
+            return y + half.float(), z
+
+    model = Parts().eval()
+    for inner in (torch.no_grad, torch.enable_grad):
+        with inner():
+            frozen = ct.freeze(model, torch.ones(2, 3, 6, 6))
+            x = torch.randn(2, 3, 6, 6)
+        torch.testing.assert_close(frozen(x), tuple(y.detach() for y in model(x)), rtol=1e-4, atol=1e-4)
+        assert "left 1 times: wrap_with_autocast has no step here" in frozen.report()
+        assert "the model itself ran" not in frozen.report()
+
+
+class Holding(nn.Module):
+    """A model that goes its way by numbers that it holds: those of a buffer, and of a plain attribute."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.register_buffer("flags", torch.tensor([[1, 0], [3, 1]]))
+        self.times, self.change = torch.arange(1, 4), change
+
+    def forward(self, x):
+        flags = self.flags.clone()
+        if self.change == "directly":
+            flags[0, 1] = 2
+        elif self.change:
+            flags.flip(0).flip(0)[0, 1] = 2  # of a copy
+            flags.t().diagonal(-1).fill_(2)
+        for i, row in enumerate(self.flags):
+            x = x.relu_() if row[1] and row.sum() > 2 else x * self.times[i + 1].item()
+        return x + 1 if flags[1][0] == 3 and flags[0][1] == 2 else x - int(self.flags.max())
+
+
+@pytest.mark.parametrize("change", ["", "directly", "seen otherwise"])
+def test_branches_on_numbers_that_a_model_holds(change):
+    model = Holding(change).eval()
+    frozen = ct.freeze(model, torch.ones(2, 3))
+    for shape in ((2, 3), (4, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(frozen(x), model(x))
+    assert ("the model itself ran" in frozen.report()) == bool(change)
+    assert model.flags.tolist() == [[1, 0], [3, 1]] and model.times.tolist() == [1, 2, 3]
+
+
 def test_a_model_that_cannot_be_read_for_all_sizes_is_read_for_each():
     class Fixed(nn.Module):
         def forward(self, x):

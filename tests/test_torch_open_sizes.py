@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
+from convalgos.network.torch_reader.graph import graph_of_module  # noqa: E402
 from convalgos.torch import whole_networks  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,6 +76,15 @@ def test_only_sizes_that_differ_are_open(open_at_once):
     assert [net.free for net in networks] == [(frozenset(),), (frozenset({0}),)]
     rows = same_for(lambda m, x: m.linear(x), [(2, t, 8) for t in (5, 6, 9)], linear=nn.Linear(8, 4))
     assert [net.free for net in rows] == [(frozenset(),), (frozenset({1}),)]
+
+
+def test_what_is_repeated_as_often_as_there_are_images(open_at_once):
+    def with_tokens(m, x):
+        return torch.cat((m.tokens.weight.repeat(len(x), 1, 1), x.repeat(1, 2, 1)), 1)
+
+    same_for(with_tokens, [(n, 5, 4) for n in (2, 3, 1, 4)], tokens=nn.Embedding(2, 4))
+    model = Does(with_tokens, tokens=nn.Embedding(2, 4)).eval()
+    assert not graph_of_module(model, (torch.randn(2, 5, 4),), {}, [{0}]).left
 
 
 def test_a_few_sizes_are_read_for_each_and_more_are_open():

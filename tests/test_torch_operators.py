@@ -80,6 +80,14 @@ def test_operators_are_computed_as_by_torch(function):
     own(Does(lambda m, x: function(x)), error=2e-5)
 
 
+def written(x):
+    """Into parts, one after the other, as torch writes."""
+    x[..., 1] = x[..., 0] * 3
+    x[:, 1:, 2:-1] = x[:1, :2, :2]
+    x[1] = 7
+    return x
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -98,6 +106,24 @@ def test_operators_are_computed_as_by_torch(function):
             x, F.affine_grid(x[:, 0, :2, :3], (2, 3, 4, 7), align_corners=False),
             padding_mode="border", align_corners=False,
         ),
+        lambda x: F.grid_sample(
+            x[:, None], x[:, :3, :, :4].reshape(2, 2, 5, 2, 3).tanh(), padding_mode="border",
+            align_corners=True,
+        ),
+        lambda x: (x > 0).to(x) + (x < 1).to("cpu", torch.float32) + x.to(device="cpu", dtype=torch.int64),
+        lambda x: written(2 * x), lambda x: torch.slice_scatter(x, -x[:, :1], 1, -1),
+        lambda x: torch.select_scatter(x, x[0].long(), 0, -1).slice_scatter(x + 1, 3, 0),
+        lambda x: x.narrow(2, 1, 3) + x.narrow(-2, 2, 3),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_max_pool2d(x, (3, 4)),
+        lambda x: F.adaptive_avg_pool2d(x, (7, 2)) - F.adaptive_max_pool2d(x, (7, 2)),
+        lambda x: F.adaptive_max_pool1d(x[0], 4) * F.adaptive_avg_pool1d(x[1], 4),
+        lambda x: F.adaptive_avg_pool3d(x[:, None], (2, 3, 5)) - F.adaptive_max_pool3d(x[:, None], (2, 3, 5)),
+        lambda x: F.adaptive_max_pool2d(x, 1) * F.adaptive_max_pool2d(x, (5, 3)),
+        lambda x: F.interpolate(x[:, None], size=(5, 7, 4), mode="trilinear"),
+        lambda x: F.interpolate(x[:, None], scale_factor=2, mode="trilinear", align_corners=True),
+        lambda x: x.unfold(3, 3, 2).sum(-1) + x.unfold(-1, 3, 3).mean(-1), lambda x: 2 * x.unfold(1, 2, 1),
+        lambda x: F.unfold(x, (3, 2), dilation=(2, 1), padding=(1, 0), stride=(1, 3)),
+        lambda x: F.fold(2 * F.unfold(x, (5, 2), stride=(5, 2)), (5, 6), (5, 2), stride=(5, 2)),
     ],
 )  # fmt: skip
 def test_less_common_operators_are_computed_as_by_torch(function):
@@ -211,6 +237,8 @@ def test_what_has_no_such_operators_says_why():
             x.sort(1).values,
             F.softplus(x, 2.0),
             torch.div(x, 3, rounding_mode="floor"),
+            F.fold(x.flatten(2), (4, 4), (2, 2)),
+            F.adaptive_max_pool2d(x, 2, return_indices=True)[1],
         )
 
     left = graph_of_module(Does(forward).eval(), (torch.randn(2, 4, 3, 3),), {}).left
@@ -218,5 +246,6 @@ def test_what_has_no_such_operators_says_why():
     for words in (
         "computes in torch.float64", "takes what a mask tells", "sort has no step here",
         "softplus is a softplus with numbers of its own", "div has no step here",
+        "sums windows that overlap", "adaptive_max_pool2d gives more than one tensor that is read",
     ):  # fmt: skip
         assert words in reasons

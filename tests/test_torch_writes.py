@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (CI installs it)")
 
+import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
@@ -80,6 +81,12 @@ def kept(self, x):
     return y + z
 
 
+def kept_in_part(self, x):
+    y = self.keep(x * 2)
+    y[:, 1:].sub_(1)
+    return F.feature_alpha_dropout(y, 0.5, self.training)
+
+
 def turned(self, x):
     y = x * 2
     z = torch.einsum("ij->ji", y)
@@ -112,9 +119,8 @@ def counted(self, x):
 
 
 UNDONE = (masked, dropped, chained)  # without torch's functionalisation, which takes long
-DONE = (part_behind_all, read_between, base_read, view_read, filled, halves, repeated)
+DONE = (part_behind_all, read_between, base_read, view_read, filled, halves, repeated, kept, kept_in_part)
 LEFT = {
-    kept: "writes into what dropout gives",
     turned: "writes into what einsum gives",
     counted: "writes into rows",
 }

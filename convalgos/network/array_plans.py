@@ -108,9 +108,9 @@ def _top(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
 
 
 def _sampling(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
-    """Kernels that read images at places."""
+    """Kernels that read images and volumes at places."""
     x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
-    if len(x) != 4 or len(step.inputs) < 2 or options["padding"] == "reflection" or 0 in (*x, *y):
+    if not 4 <= len(x) <= 5 or len(step.inputs) < 2 or options["padding"] == "reflection" or 0 in (*x, *y):
         return None
     if max(x[2:]) > WIDEST:
         return None

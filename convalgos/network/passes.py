@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from convalgos.network.absorbed_moves import moves_absorbed
+from convalgos.network.attention import Product
 from convalgos.network.channel_scaling import (
     SUMMED,
     channel_scaling,
@@ -69,7 +70,7 @@ def views_last(graph: NetworkGraph) -> NetworkGraph:
 def with_scales(graph: NetworkGraph) -> NetworkGraph:
     """Scales and shifts of the channels of a convolution become part of its filter and bias.
 
-    Those of a norm become its own.
+    Those of a norm become its own, and one factor of all channels that of a product of matrices.
     """
     makers = read_once(graph)
     steps: dict[str, Step] = {}
@@ -86,9 +87,18 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
         elif isinstance(of, LayerNormalization) and not step.activation:
             del steps[of.output]
             steps[step.output] = _scaled_norm(of, step)
+        elif isinstance(of, Product) and (factor := _only_factor(step)) is not None:
+            del steps[of.output]
+            steps[step.output] = replace(of, output=step.output, scale=of.scale * factor)
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
+
+
+def _only_factor(by: Convolution) -> float | None:
+    """The number that a scale multiplies all channels with, if it does nothing else."""
+    alike = by.w.size and (by.w == by.w.flat[0]).all() and (by.bias is None or not by.bias.any())
+    return float(by.w.flat[0]) if alike and not by.activation else None
 
 
 def _scaled_norm(of: Norm, by: Convolution) -> Norm:
@@ -143,12 +153,18 @@ def with_residuals(graph: NetworkGraph) -> NetworkGraph:
 
 
 def without_views(graph: NetworkGraph) -> NetworkGraph:
-    """A view of a view is one of what that is a view of, where both keep the batch."""
+    """A view of a view is one of what that is a view of, where both keep the batch; what reads one in the
+    very shape reads what that is of."""
     views: dict[str, View] = {}
+    same: dict[str, str] = {}
     steps: list[Step] = []
-    for step in graph.steps:
-        made = step
+    for given in graph.steps:
+        inputs = tuple(same.get(name, name) for name in given.inputs)
+        step = made = given if inputs == given.inputs else replace(given, inputs=inputs)
         if isinstance(step, View):
+            if step.back == step.shape and not any(step.shape) and step.output not in graph.outputs:
+                same[step.output] = step.inputs[0]
+                continue
             first = views.get(step.inputs[0])
             if first is not None and step.shape[0] == 0 and 0 not in step.shape[1:]:
                 made = replace(step, inputs=first.inputs, back=())  # of another shape

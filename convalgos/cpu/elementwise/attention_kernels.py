@@ -17,14 +17,15 @@ import numpy as np
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
     each_vector_of_row,
+    operand_tile,
     pack_operand,
     scale_rows,
     write_rows,
 )
-from convalgos.cpu.elementwise.pixel_vectors import LOWEST, in_all_lanes
+from convalgos.cpu.elementwise.pixel_vectors import LOWEST, TOGETHER, in_all_lanes
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.vectors import microkernel, simd
+from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import exponential
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
@@ -70,8 +71,8 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             wide, across = key_panels * panel, value_panels * panel
             for p in range(key_panels):
                 to = scores + p * panel * SIZE
-                microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, queries, a.depth,
-                                      keys + p * deep * panel * SIZE, a.depth, to, wide)  # fmt: skip
+                some = keys + p * deep * panel * SIZE
+                operand_tile(queries, a.depth, some, a.depth, to, wide, a.keys - p * panel, SIZE, LANES, ROWS)
             if a.first:
                 more = a.first + (offsets[4] + first * a.first_row) * SIZE
                 add_rows(SIZE, LANES, scores, wide, more, a.first_row, rows, a.keys)
@@ -81,8 +82,8 @@ def attend_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             exponentiate_rows(SIZE, LANES, scores, wide, shares, rows, a.keys)
             for p in range(value_panels):
                 to = out + p * panel * SIZE
-                microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, scores, wide,
-                                      values + p * a.keys * panel * SIZE, a.keys, to, across)  # fmt: skip
+                some = values + p * a.keys * panel * SIZE
+                operand_tile(scores, wide, some, a.keys, to, across, a.width - p * panel, SIZE, LANES, ROWS)
             y = a.y + (offsets[3] + first * a.y_row) * SIZE
             write_rows(SIZE, LANES, out, across, shares, y, a.y_row, rows, a.width)
 
@@ -102,21 +103,30 @@ def add_rows(
 
 @simd.emitter
 def exponentiate_rows(v: Vec, x: Value, x_row: Value, shares: Value, rows: Value, columns: Value) -> None:
-    """x = exp(x - the maximum of its row); shares (rows, lanes) is 1 / the sum of the row."""
+    """x = exp(x - the maximum of its row); shares (rows, lanes) is 1 / the sum of the row.
+
+    Rows go a few at a time, the last one for those beyond: the sums of one would wait for each other.
+    """
     to, out = v.pointer(x), v.pointer(shares)
-    with v.loop(rows) as i:
-        row = v.at(to, v.imul(i, x_row))
-        most, total = v.register(v.const(LOWEST)), v.register(v.zero())
+    with v.loop(v.idiv(v.iadd(rows, TOGETHER - 1), TOGETHER)) as some:
+        numbers = [v.imin(v.iadd(v.imul(some, TOGETHER), i), v.isub(rows, 1)) for i in range(TOGETHER)]
+        places = [v.at(to, v.imul(i, x_row)) for i in numbers]
+        most, total = ([v.register(v.const(start)) for _ in places] for start in (LOWEST, 0.0))
 
         def compare(load: Callable[[Value], Value], _: object) -> None:
-            most.set(v.fmax(load(row), most.value))
+            for row, register in zip(places, most, strict=True):
+                register.set(v.fmax(load(row), register.value))
 
         def sum_up(load: Callable[[Value], Value], store: Callable[[Value, Value], None]) -> None:
-            value = exponential(v, v.fsub(load(row), largest))
-            total.set(v.fadd(total.value, value))
-            store(row, value)
+            values = [v.fsub(load(row), least) for row, least in zip(places, largest, strict=True)]
+            for row, value, register in zip(places, values, total, strict=True):
+                made = exponential(v, value)
+                register.set(v.fadd(register.value, made))
+                store(row, made)
 
         each_vector_of_row(v, columns, compare, -math.inf)
-        largest = in_all_lanes(v, most.value, v.fmax)
+        largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
         each_vector_of_row(v, columns, sum_up, -math.inf)
-        v.store(v.b.fdiv(v.const(1), in_all_lanes(v, total.value, v.fadd)), out, v.imul(i, v.lanes))
+        for i, register in zip(numbers, total, strict=True):
+            share = v.b.fdiv(v.const(1), in_all_lanes(v, register.value, v.fadd))
+            v.store(share, out, v.imul(i, v.lanes))

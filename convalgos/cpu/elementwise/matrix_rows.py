@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from convalgos.cpu.runtime import jit
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import Value, Vec
 from convalgos.cpu.vectors.transpose import transpose
 
@@ -30,27 +30,54 @@ def pack_operand(
 def pack_operand_panel(
     x: int, first: int, x_row: int, turned: int, y: int, rows: int, columns: int, SIZE: int, LANES: int
 ) -> None:
-    """One of the columns from the first one on; where x is turned, its rows are these columns."""
+    """One of the columns from the first one on, as wide as `operand_tile` reads it; its columns are rows of x
+    where that is turned."""
+    at = x + first * (x_row if turned else 1) * SIZE
     if turned:
-        turn_head_panel(SIZE, LANES, x + first * x_row * SIZE, x_row, y, rows, columns)
+        if columns <= LANES:
+            turn_head_panel(SIZE, LANES, 1, at, x_row, y, rows, columns)
+        else:
+            turn_head_panel(SIZE, LANES, VECTORS, at, x_row, y, rows, columns)
+    elif columns <= LANES:
+        pack_head_panel(SIZE, LANES, 1, at, x_row, y, rows, columns)
     else:
-        pack_head_panel(SIZE, LANES, x + first * SIZE, x_row, y, rows, columns)
+        pack_head_panel(SIZE, LANES, VECTORS, at, x_row, y, rows, columns)
+
+
+@jit.helper
+def operand_tile(
+    a: int,
+    a_row: int,
+    panel: int,
+    depth: int,
+    y: int,
+    y_row: int,
+    columns: int,
+    SIZE: int,
+    LANES: int,
+    ROWS: int,
+) -> None:
+    """y (ROWS, VECTORS * LANES) = a times a packed panel of so many columns."""
+    if columns <= LANES:
+        microkernel.gemm_tile(SIZE, LANES, ROWS, 1, 0, a, a_row, panel, depth, y, y_row)
+    else:
+        microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, a, a_row, panel, depth, y, y_row)
 
 
 @simd.emitter
-def pack_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
-    """y (rows, VECTORS * lanes) = x (rows, columns), and zeros beyond."""
+def pack_head_panel(v: Vec, WIDE: int, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+    """y (rows, WIDE * lanes) = x (rows, columns), and zeros beyond."""
     source, to = v.pointer(x), v.pointer(y)
-    masks = [v.mask(v.isub(columns, j * v.lanes)) for j in range(VECTORS)]
+    masks = [v.mask(v.isub(columns, j * v.lanes)) for j in range(WIDE)]
     with v.loop(rows) as i:
-        row, out = v.at(source, v.imul(i, x_row)), v.at(to, v.imul(i, VECTORS * v.lanes))
+        row, out = v.at(source, v.imul(i, x_row)), v.at(to, v.imul(i, WIDE * v.lanes))
         for j, mask in enumerate(masks):
             v.store(v.load_masked(row, j * v.lanes, mask), out, j * v.lanes)
 
 
 @simd.emitter
-def turn_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
-    """y (rows, VECTORS * lanes) = x (columns, rows) turned over; the last column stands for those beyond.
+def turn_head_panel(v: Vec, WIDE: int, x: Value, x_row: Value, y: Value, rows: Value, columns: Value) -> None:
+    """y (rows, WIDE * lanes) = x (columns, rows) turned over; the last column stands for those beyond.
 
     y has whole squares of lanes x lanes.
     """
@@ -58,11 +85,11 @@ def turn_head_panel(v: Vec, x: Value, x_row: Value, y: Value, rows: Value, colum
     with v.loop(v.idiv(v.iadd(rows, v.lanes - 1), v.lanes)) as square:
         first = v.imul(square, v.lanes)
         mask = v.mask(v.isub(rows, first))
-        for j in range(VECTORS):
+        for j in range(WIDE):
             places = [v.imin(j * v.lanes + i, v.isub(columns, 1)) for i in range(v.lanes)]
             read = [v.load_masked(v.at(source, v.imul(at, x_row)), first, mask) for at in places]
             for i, column in enumerate(transpose(v, read)):
-                at = v.imul(v.iadd(first, i), VECTORS * v.lanes)
+                at = v.imul(v.iadd(first, i), WIDE * v.lanes)
                 v.store(column, to, v.iadd(at, j * v.lanes))
 
 

@@ -10,6 +10,7 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors.simd import Value, Vec
 
 LOWEST = -3.4028234663852886e38  # of float32: what a row of nothing but -inf is less than, and becomes NaN
+TOGETHER = 2  # pixels whose channels lie together, or rows, at a time
 AT_ONCE = 4  # vectors of pixels, whose sums are independent of each other
 
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
+    operand_tile,
     pack_operand_panel,
     scale_rows,
     write_rows,
 )
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
-from convalgos.cpu.vectors import microkernel
 from convalgos.cpu.vectors.simd import carray, pointer
 
 # A unit is a product: a (rows, depth), b (depth, width), y (rows, width), whose offsets stand in a table of
@@ -51,7 +51,7 @@ def multiply_share(SIZE: int, LANES: int, ROWS: int) -> jit.Kernel:
             if rows < ROWS:
                 scale_rows(SIZE, LANES, ROWS, a, p.a_row, last, p.depth, rows, p.one)
                 a, step = last, p.depth
-            microkernel.gemm_tile(SIZE, LANES, ROWS, VECTORS, 0, a, step, packed, p.depth, out, panel)
+            operand_tile(a, step, packed, p.depth, out, panel, there, SIZE, LANES, ROWS)
             y = p.y + (offsets[2] + first * p.y_row + column) * SIZE
             write_rows(SIZE, LANES, out, panel, p.scales, y, p.y_row, rows, there)
 

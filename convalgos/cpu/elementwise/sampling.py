@@ -1,4 +1,4 @@
-"""Float32 maps read at places between their pixels."""
+"""Float32 maps and volumes read at places between their pixels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from convalgos.cpu.elementwise.sampling_kernels import SAMPLING_FIELDS, sample_s
 
 
 class SamplingPlan(BoundStep):
-    """y[n, c, p, q] = x[n, c] at grid[n, p, q], a column and a row from -1 to 1.
+    """y[n, c, p, q] = x[n, c] at grid[n, p, q], a column and a row from -1 to 1; in volumes a plane, too.
 
     Args:
-        shape: of x (N, C, H, W).
-        y_shape: (N, C, P, Q).
-        nearest: the nearest pixel, else linear between four.
+        shape: of x (N, C, H, W), or (N, C, D, H, W).
+        y_shape: (N, C, P, Q), or (N, C, O, P, Q).
+        nearest: the nearest pixel, else linear between those around a place.
         border: pixels of the border repeat without end, else zeros lie around.
         corners: -1 and 1 are the middles of the first and the last pixel, else their outer edges.
 
@@ -31,13 +31,15 @@ class SamplingPlan(BoundStep):
     """
 
     def __init__(self, shape: Shape, y_shape: Shape, nearest: bool, border: bool, corners: bool):
-        self._shapes = shape, (y_shape[0], *y_shape[2:], 2), y_shape
-        (images, channels, height, width), places = shape, math.prod(y_shape[2:])
+        self._shapes = shape, (y_shape[0], *y_shape[2:], len(shape) - 2), y_shape
+        images, channels, *sizes = shape
+        depth, height, width = (1, *sizes)[-3:]
         self._values = {
-            "images": images, "channels": channels, "height": height, "width": width, "places": places,
-            "nearest": int(nearest), "f_low": _bits(0 if border else -1),
+            "images": images, "channels": channels, "depth": depth, "height": height, "width": width,
+            "places": math.prod(y_shape[2:]), "dimensions": len(sizes), "nearest": int(nearest),
+            "f_low": _bits(0 if border else -1),
         }  # fmt: skip
-        for name, size in (("height", height), ("width", width)):
+        for name, size in (("depth", depth), ("height", height), ("width", width)):
             self._values |= {
                 f"f_scale_{name[0]}": _bits((size - 1 if corners else size) / 2),
                 f"f_middle_{name[0]}": _bits((size - 1) / 2),

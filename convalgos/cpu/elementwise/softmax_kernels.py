@@ -11,6 +11,7 @@ import math
 
 from convalgos.cpu.elementwise.pixel_vectors import (
     LOWEST,
+    TOGETHER,
     each_pixel_vector,
     in_all_lanes,
     pixels_of,
@@ -89,33 +90,40 @@ def softmax_pixels(
     v: Vec, LOGS: int, x: Value, y: Value, count: Value, channels: Value, pixel_step: Value,
     vector_step: Value,
 ) -> None:  # fmt: skip
-    """Of pixels whose channels lie together, each a row of vectors."""
+    """Of pixels whose channels lie together, each a row of vectors; a few at a time, the last for
+    those beyond: the sums of one would wait for each other."""
     vectors = v.idiv(v.iadd(channels, v.lanes - 1), v.lanes)
-    with v.loop(count) as pixel:
-        source, to = (v.at(v.pointer(base), v.imul(pixel, pixel_step)) for base in (x, y))
+    with v.loop(v.idiv(v.iadd(count, TOGETHER - 1), TOGETHER)) as some:
+        rows = [v.imin(v.iadd(v.imul(some, TOGETHER), i), v.isub(count, 1)) for i in range(TOGETHER)]
+        sources, places = (
+            [v.at(v.pointer(base), v.imul(row, pixel_step)) for row in rows] for base in (x, y)
+        )
 
-        def loaded(i: Value, base: Value) -> tuple[Value, Value, Value]:
-            """A vector of channels, where it lies, and the mask of those that there are."""
+        def loaded(i: Value, bases: list[Value]) -> tuple[list[Value], Value, Value]:
+            """A vector of channels of each pixel, where it lies, and the mask of those that there are."""
             mask, at = v.mask(v.isub(channels, v.imul(i, v.lanes))), v.imul(i, vector_step)
-            return v.load_masked(base, at, mask), at, mask
+            return [v.load_masked(base, at, mask) for base in bases], at, mask
 
-        most, total = v.register(v.const(LOWEST)), v.register(v.zero())
+        most, total = ([v.register(v.const(start)) for _ in rows] for start in (LOWEST, 0.0))
         with v.loop(vectors) as i:
-            value, _, mask = loaded(i, source)
-            most.set(v.fmax(v.b.select(mask, value, v.const(-math.inf)), most.value))
-        largest = in_all_lanes(v, most.value, v.fmax)
+            values, _, mask = loaded(i, sources)
+            for value, register in zip(values, most, strict=True):
+                register.set(v.fmax(v.b.select(mask, value, v.const(-math.inf)), register.value))
+        largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
         with v.loop(vectors) as i:
-            value, at, mask = loaded(i, source)
-            value = exponential(v, v.fsub(value, largest))
-            total.set(v.fadd(total.value, v.b.select(mask, value, v.zero())))
-            if not LOGS:
-                v.store_masked(value, to, at, mask)
-        whole = in_all_lanes(v, total.value, v.fadd)
-        share = _logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole)
+            values, at, mask = loaded(i, sources)
+            values = [exponential(v, v.fsub(*pair)) for pair in zip(values, largest, strict=True)]
+            for value, register, to in zip(values, total, places, strict=True):
+                register.set(v.fadd(register.value, v.b.select(mask, value, v.zero())))
+                if not LOGS:
+                    v.store_masked(value, to, at, mask)
+        wholes = [in_all_lanes(v, register.value, v.fadd) for register in total]
+        shares = [_logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole) for whole in wholes]
         with v.loop(vectors) as i:
-            value, at, mask = loaded(i, source if LOGS else to)
-            value = v.fsub(v.fsub(value, largest), share) if LOGS else v.fmul(value, share)
-            v.store_masked(value, to, at, mask)
+            values, at, mask = loaded(i, sources if LOGS else places)
+            for value, share, least, to in zip(values, shares, largest, places, strict=True):
+                made = v.fsub(v.fsub(value, least), share) if LOGS else v.fmul(value, share)
+                v.store_masked(made, to, at, mask)
 
 
 def _logarithm_of_sum(v: Vec, total: Value) -> Value:

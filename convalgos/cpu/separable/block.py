@@ -139,8 +139,8 @@ def why_not_joined(block: SeparableBlock, mean: bool = False) -> str | None:
         return "has zeros around its maps"
     if deep.groups != deep.C or deep.K != deep.C:
         return "filters each channel by itself, once"
-    pointwise = [p for p in every if p is not deep and p is not planes]
-    if any(not p.is_plain_product or p.groups > 1 for p in pointwise):
+    outer = (None if planes else block.expansion, block.projection)  # one of which may be as `deep` is
+    if any(p is not None and (not p.is_plain_product or p.groups > 1) for p in outer):
         return "is 1x1 around the depthwise convolution, without stride or padding, but for a first layer"
     if any(a.y_shape != b.x_shape for a, b in pairwise(every)):
         return "joins convolutions each of which reads what the one before it writes"

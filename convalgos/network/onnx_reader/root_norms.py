@@ -108,11 +108,10 @@ def _means(x: str, root: str, inverse: bool, model: OnnxModel) -> _Norm | None:
     inside: list[OnnxNode] = []
     node = model.maker(root)
     if inverse and node is not None:
-        inside.append(node)
-        of = node.inputs[0] if node.op == "Reciprocal" else node.inputs[-1]
         if node.op != "Reciprocal" and (node.op != "Div" or model.number(node.inputs[0]) != 1):
             return None
-        node = model.maker(of)
+        inside.append(node)
+        node = model.maker(node.inputs[-1])
     plus = model.maker(node.inputs[0]) if node is not None and node.op == "Sqrt" else None
     if node is None or plus is None:
         return None

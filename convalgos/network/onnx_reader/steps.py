@@ -316,6 +316,7 @@ MAKERS: dict[str, Maker] = {
     "Resize": resized,
     "Upsample": resized,
     "Identity": view,
+    "Cast": view,
     "Flatten": view,
     "Reshape": view,
     "Squeeze": view,

@@ -14,13 +14,15 @@ from convalgos.network.onnx_reader.value_types import DynamicShape
 
 
 def view(node: OnnxNode, model: OnnxModel) -> Steps:
-    """Identity, Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from that of x."""
+    """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from x; Identity, Cast to the type of x."""
     old = model.shape(node.inputs[0])
-    if old is None:
+    if old is None or (node.op == "Cast" and model.dtype(node.inputs[0]) != model.dtype(node.outputs[0])):
         return None
     axes = None
-    if node.op == "Identity":
-        new: Any = (0,) * len(old) if model.maker(node.inputs[0]) is not None else None
+    if node.op in ("Identity", "Cast"):
+        x, y = node.inputs[0], node.outputs[0]
+        seen = model.maker(x) is not None or (x in model.inputs and y not in model.outputs)
+        new: Any = (0,) * len(old) if seen else None
     elif node.op == "Flatten":
         new = (0, -1) if node.attributes.get("axis", 1) == 1 else None
     elif node.op == "Reshape":
@@ -45,7 +47,9 @@ def view(node: OnnxNode, model: OnnxModel) -> Steps:
         new = sizes_after([(-1, 1) if i in one else next(rest) for i in range(rank)])
     if new is None or not len(new):
         return None
-    return [View(node.name, (node.inputs[0],), node.outputs[0], tuple(map(int, new)))]
+    shape = tuple(map(int, new))
+    back = shape if node.op in ("Identity", "Cast") else ()
+    return [View(node.name, (node.inputs[0],), node.outputs[0], shape, back)]
 
 
 def _of_images(shape: DynamicShape | None) -> list[int] | None:

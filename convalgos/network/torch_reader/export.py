@@ -16,11 +16,14 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from convalgos.network.torch_reader.inlining import inline_parts
+from convalgos.network.torch_reader.known_numbers import KnownNumbers, held_by
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.writes import (
     check_arguments,
     check_writes,
     replace_detachments,
+    replace_dropout,
     replace_writes,
     written_apart,
 )
@@ -79,12 +82,15 @@ class _Flat(nn.Module):
         self.module = module
         self.leaves, self.in_spec = pytree.tree_flatten(arguments)
         self.outputs = _Outputs()
+        self.held = [held_by(module)]  # in a list: as attributes of a module they would be exported
 
     def forward(self, *inputs: Tensor) -> tuple[Any, ...]:
         given = iter(inputs)
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         arguments, keywords = pytree.tree_unflatten(leaves, self.in_spec)
-        with _Deadline(self.seconds) if self.seconds < math.inf else nullcontext():
+        held = {stand_in: self.held[0][name] for name, stand_in in held_by(self.module).items()}
+        deadline = _Deadline(self.seconds) if self.seconds < math.inf else nullcontext()
+        with deadline, KnownNumbers(held):
             outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
         self.outputs.leaves = [TENSOR if isinstance(y, Tensor) else y for y in outputs]
         return tuple(y for y in outputs if isinstance(y, Tensor))
@@ -139,6 +145,7 @@ def export_module(
                 check_arguments(graph)
             _compute_constants(graph)
             if not replace_writes(graph):
+                replace_dropout(program.graph_module)
                 graph = _graph_of(program)  # of which nothing was replaced
                 check_arguments(graph)
                 check_writes(graph)
@@ -153,8 +160,9 @@ def export_module(
 
 
 def _graph_of(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    """Its graph, anew, without writes that write no numbers."""
+    """Its graph, anew, in one part, without writes that write no numbers."""
     graph: fx.GraphModule = program.module(check_guards=False)
+    inline_parts(graph)
     replace_detachments(graph)
     return graph
 

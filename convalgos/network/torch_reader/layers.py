@@ -10,14 +10,14 @@ from torch import fx
 
 from convalgos.network.onnx_reader.einsum import order_or_product
 from convalgos.network.torch_reader.model import sizes_in
-from convalgos.network.torch_reader.moves import permuted, turned_matrices
+from convalgos.network.torch_reader.moves import permuted, seen_as, turned_matrices
 from convalgos.network.torch_reader.shapes import (
     known_sizes,
+    only_first_read,
     rank_of_tensor,
     shape_of_tensor,
     sizes_of,
     spatial_dimensions,
-    target_shape,
 )
 from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
 
@@ -128,7 +128,7 @@ def batch_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | lis
         raise Left("is in training")
     if a["running_mean"] is None or a["running_var"] is None:
         raise Left("normalises by the batch at hand")
-    _only_first_read(node)
+    only_first_read(node)
     mean, variance = (*_weights(t, a["running_mean"]), *_weights(t, a["running_var"]))
     channels = t.shape(mean)
     scale, shift = _scale_and_shift(t, a, channels)
@@ -158,19 +158,16 @@ def _first(
 def layer_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
     """Over the last dimension; over the last ones as if they were one."""
     sizes = known_sizes(a["normalized_shape"])
-    _only_first_read(node)
+    only_first_read(node)
     x, shape = t.value(a["input"]), shape_of_tensor(a["input"])
     norm = _scale_and_shift(t, a, sizes)
     if len(sizes) == 1:
         return _first(t, node, "LayerNormalization", [x, *norm], a, axis=-1)
     lead = len(shape) - len(sizes)
     flat = (*shape[:lead], math.prod(sizes))
-    targets = [target_shape(one, other) for one, other in ((shape, flat), (flat, shape))]
-    to_flat, back = (t.constant(np.array(target, np.int64)) for target in targets)
     rows = [t.constant(t.constants[name].reshape(-1)) for name in norm]
-    x = t.between("Reshape", [x, to_flat], flat)
-    y = t.between("LayerNormalization", [x, *rows], flat, epsilon=a["eps"], axis=-1)
-    y = t.between("Reshape", [y, back], shape)
+    y = t.between("LayerNormalization", [seen_as(t, x, flat), *rows], flat, epsilon=a["eps"], axis=-1)
+    y = seen_as(t, y, shape)
     return [y] if isinstance(node.meta["val"], tuple | list) else y
 
 
@@ -178,19 +175,13 @@ def group_norm_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | lis
     """Over groups of the channels of maps, or each channel by itself."""
     if a.get("use_input_stats") is False:
         raise Left("normalises by means of earlier batches")
-    _only_first_read(node)
+    only_first_read(node)
     channels = shape_of_tensor(a["input"])[1]
     if type(channels) is not int:
         raise Left("is of a number of channels that is computed")
     inputs = [t.value(a["input"]), *_scale_and_shift(t, a, channels)]
     groups = a.get("num_groups", a.get("group", channels))
     return _first(t, node, "GroupNormalization", inputs, a, num_groups=groups)
-
-
-def _only_first_read(node: fx.Node) -> None:
-    """Of an operator that gives several tensors, only the first may be read."""
-    if isinstance(node.meta["val"], tuple | list) and any(u.args[1:] != (0,) for u in node.users):
-        raise Left("gives more than one tensor that is read")
 
 
 def embedding_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:

@@ -40,19 +40,6 @@ def pooling_nodes(op: str, ndim: int) -> Translate:
     return translate
 
 
-def adaptive_pooling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    x, ndim = t.value(a["self"]), spatial_dimensions(a["self"])
-    sizes, own = sizes_of(a["output_size"], ndim), shape_of_tensor(a["self"])[2:]
-    if (*sizes,) == own:
-        return x
-    if {*sizes} == {1}:
-        return t.emit("GlobalAveragePool", [x])
-    if any(type(n) is not int or n % m for n, m in zip(own, sizes, strict=True)):
-        raise Left("divides maps into windows of several sizes")
-    kernel = [n // m for n, m in zip(own, sizes, strict=True)]
-    return t.emit("AveragePool", [x], kernel_shape=kernel, strides=kernel)
-
-
 def upsampling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """The nearest element."""
     x = a.get("input", a.get("self"))

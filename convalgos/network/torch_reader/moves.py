@@ -39,6 +39,12 @@ def reshaped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Reshape", [x, t.constant(np.array(target_shape(before, after), np.int64))])
 
 
+def seen_as(t: Translation, x: Value, after: Sequence[Any]) -> Value:
+    """The elements in another shape, for what comes after."""
+    target = t.constant(np.array(target_shape(t.shape(x), after), np.int64))
+    return t.between("Reshape", [x, target], after, t.dtype(x))
+
+
 def permuted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     x, rank = t.value(a["self"]), rank_of_tensor(a["self"])
     order = list(range(rank))
@@ -98,11 +104,10 @@ def _value_of_sizes(t: Translation, sizes: Sequence[Any]) -> Value:
 
 
 def repeated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    times, x, shape = a["repeats"], t.value(a["self"]), shape_of_tensor(a["self"])
+    times = [n.meta["val"] if isinstance(n, fx.Node) else n for n in a["repeats"]]
+    x, shape = t.value(a["self"]), shape_of_tensor(a["self"])
     if len(times) > len(shape):
-        shape = (*(1,) * (len(times) - len(shape)), *shape)
-        target = t.constant(np.array(known_sizes(shape), np.int64))
-        x = t.between("Reshape", [x, target], shape, t.dtype(x))
+        x = seen_as(t, x, (*(1,) * (len(times) - len(shape)), *shape))
     return t.emit("Tile", [x, _value_of_sizes(t, times)])
 
 
@@ -131,6 +136,12 @@ def sliced_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if (start, step) == (0, 1) and (end == END or (type(size) is int and end >= size)):
         return x
     return t.emit("Slice", [x, *_bounds(t, start, end, axis, step)])
+
+
+def narrowed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """So many from one on."""
+    start, length = known_sizes([a["start"], a["length"]])
+    return _part(t, t.value(a["self"]), _axis(a), start, start + length)
 
 
 def split_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
@@ -188,9 +199,47 @@ def stacked_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     for x in a["tensors"]:
         name = t.cast(t.value(x), own.dtype)
         shape = (*t.shape(name)[:axis], 1, *t.shape(name)[axis:])
-        target = t.constant(np.array(target_shape(t.shape(name), shape), np.int64))
-        names.append(t.between("Reshape", [name, target], shape, own.dtype))
+        names.append(seen_as(t, name, shape))
     return t.emit("Concat", names, axis=axis)
+
+
+def copied_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """What is written over all of a tensor."""
+    x, own = t.cast(t.value(a["src"], t.result().dtype), t.result().dtype), t.result()
+    if are_same_sizes(t.shape(x), own.shape):
+        return x
+    return t.emit("Expand", [x, _value_of_sizes(t, own.shape)])
+
+
+def made_of_one_number_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """One number in all of a tensor."""
+    own = t.result()
+    return t.emit(
+        "Expand", [t.cast(t.value(a["value"], own.dtype), own.dtype), _value_of_sizes(t, own.shape)]
+    )
+
+
+def written_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """A tensor of which one part along a dimension is another tensor: that at an index, or a slice."""
+    x, own, axis = t.value(a["self"]), t.result(), _axis(a)
+    (n,) = known_sizes([own.shape[axis]])
+    if "index" in a:
+        (start,) = known_sizes([a["index"]])
+        start, end, step = start % n, start % n + 1, 1
+    else:
+        ends = a["start"] or 0, n if a["end"] is None else a["end"], a["step"]
+        start, end, step = known_sizes(ends)
+        start, end = (min(at, n) if at >= 0 else max(at + n, 0) for at in (start, end))
+    if step != 1 or end <= start:
+        raise Left("writes to elements that lie apart, or to none")
+    part = t.cast(t.value(a["src"]), own.dtype)
+    if "index" in a:
+        part = seen_as(t, part, (*own.shape[:axis], 1, *own.shape[axis + 1 :]))
+    before = [_part(t, x, axis, 0, start)] if start else []
+    behind = [_part(t, x, axis, end, n)] if end < n else []
+    if not before and not behind:
+        return part
+    return t.emit("Concat", [*before, part, *behind], axis=axis)
 
 
 def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
@@ -241,8 +290,6 @@ def repeated_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Valu
     axis = _axis(a)
     apart, after = (*shape[: axis + 1], 1, *shape[axis + 1 :]), shape_of_tensor(node)
     wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
-    targets = [target_shape(one, other) for one, other in ((shape, apart), (wide, after))]
-    target, back = (t.constant(np.array(sizes, np.int64)) for sizes in targets)
-    split = t.between("Reshape", [x, target], apart, t.dtype(x))
+    split = seen_as(t, x, apart)
     sizes = t.constant(np.array([1] * (axis + 1) + [times] + [1] * (len(shape) - axis - 1), np.int64))
-    return t.emit("Reshape", [t.between("Expand", [split, sizes], wide, t.dtype(x)), back])
+    return seen_as(t, t.between("Expand", [split, sizes], wide, t.dtype(x)), after)

@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 
-from convalgos.network.torch_reader import elementwise, layers, maps, moves, recurrent, reductions, sampling
+from convalgos.network.torch_reader import (
+    elementwise,
+    layers,
+    maps,
+    moves,
+    recurrent,
+    reductions,
+    sampling,
+    windows,
+)
+from convalgos.network.torch_reader.adaptive_pooling import adaptive_pooling_nodes
 from convalgos.network.torch_reader.attention import attention_nodes
 from convalgos.network.torch_reader.translation import Translate
 
@@ -48,6 +58,9 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.masked_fill.Scalar: elementwise.filled_nodes,
     ATEN.masked_fill.Tensor: elementwise.filled_nodes,
     ATEN.to.dtype: elementwise.cast_nodes,
+    ATEN.to.device: elementwise.cast_nodes,
+    ATEN.to.dtype_layout: elementwise.cast_nodes,
+    ATEN.to.other: elementwise.cast_nodes,
     ATEN._to_copy.default: elementwise.cast_nodes,
     ATEN.type_as.default: elementwise.cast_nodes,
     ATEN.neg.default: elementwise.function_nodes("Neg"),
@@ -110,6 +123,7 @@ LAYERS: dict[Any, Translate] = {
 MAPS: dict[Any, Translate] = {
     ATEN.upsample_linear1d.vec: maps.resizing_nodes,
     ATEN.upsample_bilinear2d.vec: maps.resizing_nodes,
+    ATEN.upsample_trilinear3d.vec: maps.resizing_nodes,
     ATEN.upsample_bicubic2d.vec: sampling.cubic_nodes,
     ATEN.grid_sampler.default: sampling.grid_sampling_nodes,
     ATEN.affine_grid_generator.default: sampling.affine_grid_nodes,
@@ -119,6 +133,8 @@ MAPS: dict[Any, Translate] = {
     ATEN.pixel_unshuffle.default: maps.pixel_unshuffle_nodes,
     ATEN.channel_shuffle.default: maps.channel_shuffle_nodes,
     ATEN.native_channel_shuffle.default: maps.channel_shuffle_nodes,
+    ATEN.im2col.default: windows.columns_nodes,
+    ATEN.col2im.default: windows.maps_of_columns_nodes,
 }
 for _ndim in (1, 2, 3):
     _conv = getattr(ATEN, f"conv{_ndim}d")
@@ -126,7 +142,8 @@ for _ndim in (1, 2, 3):
     MAPS |= {
         getattr(ATEN, f"max_pool{_ndim}d").default: maps.pooling_nodes("MaxPool", _ndim),
         getattr(ATEN, f"avg_pool{_ndim}d").default: maps.pooling_nodes("AveragePool", _ndim),
-        getattr(ATEN, f"adaptive_avg_pool{_ndim}d").default: maps.adaptive_pooling_nodes,
+        getattr(ATEN, f"adaptive_avg_pool{_ndim}d").default: adaptive_pooling_nodes("AveragePool"),
+        getattr(ATEN, f"adaptive_max_pool{_ndim}d").default: adaptive_pooling_nodes("MaxPool"),
         getattr(ATEN, f"upsample_nearest{_ndim}d").vec: maps.upsampling_nodes,
         getattr(ATEN, f"upsample_nearest{_ndim}d").default: maps.upsampling_nodes,
     }
@@ -143,6 +160,7 @@ MOVES: dict[Any, Translate] = {
     ATEN.repeat.default: moves.repeated_nodes,
     ATEN.select.int: moves.selected_nodes,
     ATEN.slice.Tensor: moves.sliced_nodes,
+    ATEN.narrow.default: moves.narrowed_nodes,
     ATEN.chunk.default: moves.split_nodes,
     ATEN.split.Tensor: moves.split_nodes,
     ATEN.split_with_sizes.default: moves.split_nodes,
@@ -153,6 +171,12 @@ MOVES: dict[Any, Translate] = {
     ATEN.cat.default: moves.concatenated_nodes,
     ATEN.stack.default: moves.stacked_nodes,
     ATEN.roll.default: moves.rolled_nodes,
+    ATEN.copy.default: moves.copied_nodes,
+    ATEN.fill.Scalar: moves.made_of_one_number_nodes,
+    ATEN.fill.Tensor: moves.made_of_one_number_nodes,
+    ATEN.select_scatter.default: moves.written_nodes,
+    ATEN.slice_scatter.default: moves.written_nodes,
+    ATEN.unfold.default: windows.windows_nodes,
 }
 MOVES |= dict.fromkeys(
     (

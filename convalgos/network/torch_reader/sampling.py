@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import fx
 
-from convalgos.network.torch_reader.shapes import known_sizes, rank_of_tensor, shape_of_tensor
+from convalgos.network.torch_reader.shapes import known_sizes, shape_of_tensor
 from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
 
 INTERPOLATIONS = (b"linear", b"nearest")  # by torch's numbers of them
@@ -27,8 +27,8 @@ def cubic_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 def grid_sampling_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """Maps at places that an array tells."""
-    if a["interpolation_mode"] >= len(INTERPOLATIONS) or rank_of_tensor(a["input"]) != 4:
-        raise Left("interpolates by cubic curves, or in volumes")
+    if a["interpolation_mode"] >= len(INTERPOLATIONS):
+        raise Left("interpolates by cubic curves")
     return t.emit(
         "GridSample", [t.value(a["input"]), t.value(a["grid"])],
         mode=INTERPOLATIONS[a["interpolation_mode"]], padding_mode=PADDINGS[a["padding_mode"]],

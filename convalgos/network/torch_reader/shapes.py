@@ -60,3 +60,9 @@ def known_sizes(sizes: Sequence[Any]) -> list[int]:
     if not all(type(n) is int for n in sizes):
         raise Left("has sizes that are computed")
     return [int(n) for n in sizes]
+
+
+def only_first_read(node: fx.Node) -> None:
+    """Of an operator that gives several tensors, only the first may be read."""
+    if isinstance(node.meta["val"], tuple | list) and any(u.args[1:] != (0,) for u in node.users):
+        raise Left("gives more than one tensor that is read")

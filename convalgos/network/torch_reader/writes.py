@@ -25,7 +25,7 @@ class Memories:
             memory = _memory(node.meta.get("val"))
             if memory is None:
                 continue
-            if _name(node) in IN_TRAINING and node.args[0] in self._of:
+            if _name(node) in (*IN_TRAINING, "alias") and node.args[0] in self._of:
                 same[memory] = self._of[node.args[0]]
             self._of[node] = same.get(memory, memory)
             self._nodes[self._of[node]].append(node)
@@ -52,6 +52,14 @@ def replace_detachments(graph: fx.GraphModule) -> None:
     """Put `detach` in the place of what counts as a write and writes no numbers."""
     for node in graph.graph.find_nodes(op="call_function", target=ATEN.detach_.default):
         node.target = ATEN.detach.default
+
+
+def replace_dropout(graph: fx.GraphModule) -> None:
+    """Put `alias` in the place of dropout in eval, which does not tell that it gives what it reads."""
+    for node in graph.graph.nodes:
+        if _name(node) in IN_TRAINING and node.args[2:] == (False,):
+            node.target, node.args = ATEN.alias.default, node.args[:1]
+    graph.recompile()
 
 
 def check_arguments(graph: fx.GraphModule) -> None:
