@@ -33,6 +33,7 @@ from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.parallel_branches import branches_joined
 from convalgos.network.pixel_moves import PixelMove, orders_in_filters
 from convalgos.network.read_once import read_once
+from convalgos.network.same_values import reading_same
 from convalgos.network.scaled_activations import with_scaled_activations
 from convalgos.network.selections import selections_joined
 from convalgos.network.single_pixels import vectors_as_maps
@@ -159,12 +160,10 @@ def without_views(graph: NetworkGraph) -> NetworkGraph:
     same: dict[str, str] = {}
     steps: list[Step] = []
     for given in graph.steps:
-        inputs = tuple(same.get(name, name) for name in given.inputs)
-        step = made = given if inputs == given.inputs else replace(given, inputs=inputs)
+        step = made = reading_same(given, same)
         if isinstance(step, View):
-            if step.back == step.shape and not any(step.shape) and step.output not in graph.outputs:
+            if step.back == step.shape and not any(step.shape):
                 same[step.output] = step.inputs[0]
-                continue
             first = views.get(step.inputs[0])
             if first is not None and step.shape[0] == 0 and 0 not in step.shape[1:]:
                 made = replace(step, inputs=first.inputs, back=())  # of another shape

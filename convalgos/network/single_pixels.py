@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Step, View
+from convalgos.network.same_values import reading_same
 
 PIXELS = (0, -1, 1, 1)  # the view of (N, C) as maps
 
@@ -21,14 +22,13 @@ def vectors_as_maps(graph: NetworkGraph) -> NetworkGraph:
     map_of: dict[str, str] = {}  # of vectors, and of values that are a map again
     steps: list[Step] = []
     for step in graph.steps:
-        step = replace(step, inputs=tuple(_same_map(name, maps, map_of) for name in step.inputs))
+        step = reading_same(step, {name: map_of[name] for name in step.inputs if name in maps and name in map_of})
         source = map_of.get(step.inputs[0]) if step.inputs else None
         if isinstance(step, View) and step.shape == PIXELS:
             known = step.inputs[0] if step.inputs[0] in maps else source
             maps.add(step.output)
-            if known is not None and step.output not in graph.outputs:
+            if known is not None:
                 map_of[step.output] = known
-                continue
         elif isinstance(step, View) and len(step.shape) == 2 and step.shape[0] == 0:
             if step.inputs[0] in maps:
                 map_of[step.output] = step.inputs[0]
@@ -48,11 +48,6 @@ def one_pixel_maps(graph: NetworkGraph) -> set[str]:
         if (isinstance(step, View) and step.shape == PIXELS) or _gives_maps(step, maps):
             maps.add(step.output)
     return maps
-
-
-def _same_map(name: str, maps: set[str], map_of: dict[str, str]) -> str:
-    """The value that a step reads in the place of one that is the same map."""
-    return map_of[name] if name in maps and name in map_of else name
 
 
 def _combines_vectors(step: Step) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from convalgos.network.graph import Elementwise, Foreign, NetworkGraph, Step, Transpose, View
+from convalgos.network.graph import Elementwise, NetworkGraph, Step, Transpose, View
+from convalgos.network.same_values import reading_same
 
 
 def transposes_last(graph: NetworkGraph) -> NetworkGraph:
@@ -19,9 +20,7 @@ def transposes_last(graph: NetworkGraph) -> NetworkGraph:
     same: dict[str, str] = {}  # value -> the one that it was before two of them
     steps: list[Step] = []
     for given in graph.steps:
-        step = given
-        if not isinstance(step, Foreign):  # whose regions know their inputs by name
-            step = replace(step, inputs=tuple(same.get(name, name) for name in step.inputs))
+        step = reading_same(given, same)
         before = made.get(step.inputs[0]) if step.inputs else None
         if isinstance(step, Transpose):
             if before is not None and _inverse(before) == step.order:
