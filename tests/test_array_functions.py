@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from test_network_onnx import SHAPE, Builder, kinds, numbers, reference
 
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
+from convalgos.cpu.elementwise.plan import ConstantOperandPlan
 from convalgos.cpu.elementwise.top import MOST_FOUND
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.array_plans import ArrayFunctionPlan, OfFirstInput
@@ -192,6 +193,8 @@ CASES = [  # operator, inputs, which of them are constants of the model, attribu
         for padding in ("zeros", "border")
         for corners in (0, 1)
     ),
+    ("GridSample", [X, GRID], (0,), {"mode": "nearest"}),
+    ("GridSample", [numbers((2, 3, 4, 5, 6)), RNG.uniform(-1.4, 1.4, (2, 3, 2, 4, 3)).astype("f4")], (), {}),
 ]
 
 
@@ -232,6 +235,14 @@ def test_operators(case):
     net, right = from_onnx(model), reference(model, feeds)
     assert Foreign not in kinds(net)
     same(net(*feeds.values()), right)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_kernels_read_images_at_constant_places(padding):
+    model, feeds = model_of("GridSample", [X, GRID], (1,), {"padding_mode": padding})
+    net = from_onnx(model)
+    same(net(*feeds.values()), reference(model, feeds))
+    assert [type(s.plan) for s in net.plan(X.shape).planned.steps] == [ConstantOperandPlan]
 
 
 def test_expanded_places_are_read_where_they_are():

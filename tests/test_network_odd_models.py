@@ -313,3 +313,25 @@ def test_sizes_of_no_elements_keep_their_shape():
     model = build.model(build.conv(), places)
     model.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
     check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"))
+
+
+def test_a_loop_that_data_count():
+    """As many rows as an input says, other than a trial on ones has."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["held", "held"], ["next"]),
+            helper.make_node("Identity", ["on"], ["go"]),
+            helper.make_node("Identity", ["next"], ["row"]),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, []), value("on", TensorProto.BOOL, []), value("held", 1, None)],
+        [value("go", TensorProto.BOOL, []), value("next", 1, None), value("row", 1, None)],
+    )
+    build = Builder()
+    build.inputs["turns"] = ()
+    turns = build.node("Cast", "turns", to=TensorProto.INT64)
+    _, rows = build.node("Loop", turns, np.array(True), build.conv(), body=body, count=2)
+    model = build.model(build.node("Relu", rows))
+    for count in (3, 1, 5):
+        check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"), np.float32(count)[...])

@@ -13,7 +13,7 @@ from convalgos.core.array_resampling import repeats
 from convalgos.core.bound_run import BoundRun
 from convalgos.cpu.elementwise.bound_steps import BoundStep
 from convalgos.cpu.elementwise.extremes import LargestChannelPlan
-from convalgos.cpu.elementwise.plan import UpsamplingPlan
+from convalgos.cpu.elementwise.plan import ConstantOperandPlan, UpsamplingPlan
 from convalgos.cpu.elementwise.resizing import ResizePlan
 from convalgos.cpu.elementwise.sampling import SamplingPlan
 from convalgos.cpu.elementwise.summing import SumPlan
@@ -108,15 +108,18 @@ def _top(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
 
 
 def _sampling(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
-    """Kernels that read images and volumes at places."""
+    """Kernels that read images and volumes at places, which may be constant."""
     x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
-    if not 4 <= len(x) <= 5 or len(step.inputs) < 2 or options["padding"] == "reflection" or 0 in (*x, *y):
+    image, grid = step.constants or (None, None)
+    of_maps = 4 <= len(x) <= 5 and image is None
+    if not of_maps or options["padding"] == "reflection" or 0 in (*x, *y):
         return None
     if max(x[2:]) > WIDEST:
         return None
-    return SamplingPlan(
+    plan = SamplingPlan(
         x, y, options["mode"] == "nearest", options["padding"] == "border", options["corners"]
     )
+    return plan if grid is None else ConstantOperandPlan(plan, np.ascontiguousarray(grid))
 
 
 def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:

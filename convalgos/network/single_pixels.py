@@ -22,7 +22,8 @@ def vectors_as_maps(graph: NetworkGraph) -> NetworkGraph:
     map_of: dict[str, str] = {}  # of vectors, and of values that are a map again
     steps: list[Step] = []
     for step in graph.steps:
-        step = reading_same(step, {name: map_of[name] for name in step.inputs if name in maps and name in map_of})
+        known_maps = {name: map_of[name] for name in step.inputs if name in maps and name in map_of}
+        step = reading_same(step, known_maps)
         source = map_of.get(step.inputs[0]) if step.inputs else None
         if isinstance(step, View) and step.shape == PIXELS:
             known = step.inputs[0] if step.inputs[0] in maps else source
