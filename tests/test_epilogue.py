@@ -161,6 +161,15 @@ def test_every_algorithm_finishes_its_sums(algorithm):
             assert_right(algorithm, problem, algorithm.serve(problem), form)
 
 
+@pytest.mark.parametrize("filters", [1, 6, 17])
+@pytest.mark.parametrize("name", ["cpu.direct", "cpu.im2col.own"])
+def test_filters_of_a_pixel_that_lie_side_by_side(name, filters):
+    """Channels last, pixels are finished one by one, or as one run where a panel has all filters."""
+    problem = ca.ConvProblem.parse(f"n2 c3 h9 w7 k{filters} r3 s3 p1").replace(layout="channels_last")
+    found = next(a for a in algorithms("cpu") if a.id == name)
+    assert_right(found, problem, found.serve(problem), "tanh")
+
+
 def test_calls_of_every_kind():
     """Views of channels-last memory, transposed, 16-bit and empty ones; not gradients of filters."""
     problem = PROBLEMS[0]
