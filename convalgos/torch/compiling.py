@@ -21,7 +21,7 @@ from convalgos.torch.eager import plain_values
 from convalgos.torch.whole_networks import WholeNetwork
 
 NAME = "convalgos"
-SAMPLES = 16  # elements of a parameter that are compared in each call, at least: 0.2 us
+SAMPLES = 16  # elements of a parameter that are compared in each call, at least: 0.4 us
 LOG = logging.getLogger("convalgos.torch")
 OF_ITS_OWN = ("get_attr", "call_module")  # nodes by which a graph is more than its code
 
