@@ -125,3 +125,14 @@ def test_arrays_without_elements():
         for size in ((4, 5), (0, 5), (6, 5), (3, 0)):
             found = getattr(ca.ndimage, name)(np.ones(size, "f"), *given)
             assert found.shape == size and found.dtype == np.float32
+
+
+@pytest.mark.parametrize("char", "fB")
+def test_columns_by_turns_with_images(char):
+    """A filter of columns alone: an image of one column has no rows to go along."""
+    for weights in (np.array([[1.0], [-2.5], [0.75]]), np.array([[[-1.5]], [[2.25]]])):
+        for width in (100, 1, 3, 1, 40):
+            shape = (7, width) if weights.ndim == 2 else (7, 1, width)
+            x = RNG.integers(0, 99, shape).astype(char)
+            y = ca.ndimage.correlate(x, weights)
+            np.testing.assert_allclose(y, scipy.ndimage.correlate(x, weights), rtol=1e-5, atol=1e-3)

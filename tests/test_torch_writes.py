@@ -167,3 +167,25 @@ def test_writes_into_arguments_are_seen_behind_torch_compile(function):
             torch.testing.assert_close(compiled(y), model(own))
         torch.testing.assert_close(y, own)
     torch.testing.assert_close(ct.freeze(Of(function).eval(), x)(x.clone()), model(x.clone()))
+
+
+@pytest.mark.parametrize("channels", (4, 64))
+def test_writes_that_torch_does_not_count_are_seen_behind_torch_compile(channels):
+    """Through `data`, as averages of weights are set, and through NumPy."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)).eval()
+    compiled = torch.compile(model, backend="convalgos")
+    convolution, norm = model
+    x, other = torch.randn(2, channels, 6, 5), torch.randn_like(convolution.weight) / channels
+    writes = (
+        lambda: None,
+        lambda: convolution.weight.data.mul_(1.5),
+        lambda: setattr(convolution.weight, "data", other),
+        lambda: convolution.weight.detach().numpy().__imul__(2),
+        lambda: norm.running_mean.numpy().fill(0.5),
+        lambda: convolution.bias.data.copy_(torch.arange(float(channels))),
+    )
+    with torch.no_grad():
+        for write in writes:
+            write()
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)

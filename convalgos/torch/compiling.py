@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.backends import registry
 
+from convalgos.torch.eager import plain_values
 from convalgos.torch.whole_networks import WholeNetwork
 
 NAME = "convalgos"
+SAMPLES = 16  # elements of a parameter that are compared in each call, at least: 0.4 us
 LOG = logging.getLogger("convalgos.torch")
 OF_ITS_OWN = ("get_attr", "call_module")  # nodes by which a graph is more than its code
 
@@ -59,11 +62,39 @@ class _Bound(nn.Module):
         return self.graph(*arguments)
 
 
+class _Fixed(NamedTuple):
+    """A parameter or a buffer that a network is of, and what tells that nobody has written to it: writes
+    through its `data`, or NumPy, are in no version, and found in some of its elements."""
+
+    place: int  # where it is given
+    tensor: Tensor
+    version: int
+    address: int
+    sample: np.ndarray  # a view
+    sampled: bytes
+
+    @classmethod
+    def of(cls, place: int, tensor: Tensor) -> _Fixed:
+        values = plain_values(tensor)
+        values = np.empty(0) if values is None else values
+        flat = values.transpose(np.argsort(values.strides)[::-1]).reshape(-1)  # as it lies: a view if dense
+        sample = flat[:: max(1, flat.size // SAMPLES)]
+        return cls(place, tensor, tensor._version, tensor.data_ptr(), sample, sample.tobytes())
+
+    def is_of(self, tensor: Tensor) -> bool:
+        return (
+            tensor is self.tensor
+            and tensor._version == self.version
+            and tensor.data_ptr() == self.address
+            and self.sample.tobytes() == self.sampled
+        )
+
+
 class _Binding(NamedTuple):
-    """A network, and the parameters that it is of: (where they are given, itself, its version)."""
+    """A network, and the parameters and buffers that it is of."""
 
     calls: WholeNetwork
-    parameters: list[tuple[int, Tensor, int]]
+    parameters: list[_Fixed]
 
 
 class CompiledGraph:
@@ -80,9 +111,8 @@ class CompiledGraph:
     def __call__(self, *arguments: Any) -> Any:
         binding = self._binding
         if binding is not None:
-            for i, parameter, version in binding.parameters:
-                given = arguments[i]
-                if given is not parameter or given._version != version:  # somebody wrote to it
+            for fixed in binding.parameters:
+                if not fixed.is_of(arguments[fixed.place]):  # somebody wrote to it
                     binding = None
                     break
         if binding is None:
@@ -95,8 +125,9 @@ class CompiledGraph:
         binding = self._binding
         if code is None or code != self._code or binding is None:
             return None
-        own = [(id(parameter), version) for _, parameter, version in binding.parameters]
-        return binding.calls if own == [(id(t), t._version) for t in parameters] else None
+        pairs = zip(binding.parameters, parameters, strict=False)
+        same = len(parameters) == len(binding.parameters) and all(own.is_of(t) for own, t in pairs)
+        return binding.calls if same else None
 
     def _bind(self, parameters: list[Tensor]) -> _Binding:
         alike = (other._calls_of(self._code, parameters) for other in list(_all))
@@ -104,8 +135,7 @@ class CompiledGraph:
         if calls is None:
             bound = _Bound(self.graph, self._inputs, parameters).eval()
             calls = WholeNetwork(bound, bound, self._inputs.open, partial(LOG.info, "%s"))
-        placed = zip(self._inputs.fixed, parameters, strict=True)
-        self._binding = _Binding(calls, [(i, t, t._version) for i, t in placed])
+        self._binding = _Binding(calls, list(map(_Fixed.of, self._inputs.fixed, parameters)))
         return self._binding
 
 

@@ -101,7 +101,8 @@ class WindowFilter:
         if 1 in shape and self._in_any_order:
             order = _singles_before(shape, self._axes)
         axes, step = _pixels(merged_axes([self._axes[i]._replace(size=shape[i]) for i in order]))
-        key = tuple(order), step, len(axes)
+        # pixels of one element leave out an axis that wider maps have
+        key = tuple(order), step, tuple([axis.taps for axis in axes])
         if key not in self._made:
             self._made[key] = list(self._passes(self._w.transpose(order), axes, step))
         made = self._made[key]
