@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from convalgos.network.torch_reader.known_numbers import KnownNumbers
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.writes import (
     check_arguments,
@@ -84,7 +85,8 @@ class _Flat(nn.Module):
         given = iter(inputs)
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         arguments, keywords = pytree.tree_unflatten(leaves, self.in_spec)
-        with _Deadline(self.seconds) if self.seconds < math.inf else nullcontext():
+        deadline = _Deadline(self.seconds) if self.seconds < math.inf else nullcontext()
+        with deadline, KnownNumbers():
             outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
         self.outputs.leaves = [TENSOR if isinstance(y, Tensor) else y for y in outputs]
         return tuple(y for y in outputs if isinstance(y, Tensor))

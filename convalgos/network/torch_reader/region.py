@@ -49,7 +49,8 @@ class TorchRegion:
                 with FakeTensorMode(allow_non_fake_inputs=True):
                     return self._shapes_of_zeros(inputs)
             except DataDependentOutputException:  # an operator looks at numbers, as istft at its window
-                return self._shapes_of_zeros(inputs)
+                with torch.random.fork_rng(devices=[]):
+                    return self._shapes_of_zeros(inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"torch's {self.what} do not take {inputs}: {error}") from None
 
