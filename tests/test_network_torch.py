@@ -174,6 +174,18 @@ def test_operators_that_look_at_numbers_have_shapes():
     assert kinds(steps)[0] == "Convolution" and kinds(steps)[-1] == "Foreign"
 
 
+def test_masks_that_pick_elements_have_shapes():
+    """What a mask picks has a size that follows from numbers, and what is written there again has none."""
+
+    def forward(m, x):
+        y = m.conv(x)
+        y[y > 0.5] = torch.fmod(y, 1.5)[y > 0.5] - 0.25
+        return F.relu(y)
+
+    steps = checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
+    assert "Foreign" in kinds(steps)
+
+
 def test_writes_through_views_are_seen():
     def forward(m, x):
         y = m.conv(x)

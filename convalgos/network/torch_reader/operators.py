@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from convalgos.network.torch_reader import elementwise, layers, maps, moves, recurrent, reductions, sampling
+from convalgos.network.torch_reader import (
+    elementwise, layers, maps, moves, recurrent, reductions, sampling, written_parts,
+)  # fmt: skip
 from convalgos.network.torch_reader.attention import attention_nodes
 from convalgos.network.torch_reader.translation import Translate
 
@@ -49,6 +51,8 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.masked_fill.Tensor: elementwise.filled_nodes,
     ATEN.to.dtype: elementwise.cast_nodes,
     ATEN._to_copy.default: elementwise.cast_nodes,
+    ATEN.to.device: elementwise.cast_nodes,
+    ATEN.to.dtype_layout: elementwise.cast_nodes,
     ATEN.type_as.default: elementwise.cast_nodes,
     ATEN.neg.default: elementwise.function_nodes("Neg"),
     ATEN.abs.default: elementwise.function_nodes("Abs"),
@@ -80,6 +84,8 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.hardtanh.default: elementwise.clip_nodes("min_val", "max_val"),
     ATEN.clamp.default: elementwise.clip_nodes("min", "max"),
     ATEN.clamp_min.default: elementwise.clip_nodes("min", "max"),
+    ATEN.clamp_max.default: elementwise.clip_nodes("min", "max"),
+    ATEN.clip.default: elementwise.clip_nodes("min", "max"),
     ATEN.hardsigmoid.default: elementwise.hard_sigmoid_nodes,
 }
 LAYERS: dict[Any, Translate] = {
@@ -94,7 +100,7 @@ LAYERS: dict[Any, Translate] = {
     ATEN.addmm.default: layers.sum_with_product_nodes,
     ATEN.baddbmm.default: layers.sum_with_product_nodes,
     ATEN.einsum.default: layers.lettered_product_nodes,
-    **dict(zip(recurrent.LAYERS, map(recurrent.recurrent_nodes, recurrent.GATES), strict=True)),
+    **{layer: recurrent.recurrent_nodes(op) for layer, op in recurrent.LAYERS.items()},
     ATEN.zeros.default: recurrent.zeros_nodes,
     ATEN.scaled_dot_product_attention.default: attention_nodes,
     ATEN.batch_norm.default: layers.batch_norm_nodes,
@@ -153,6 +159,19 @@ MOVES: dict[Any, Translate] = {
     ATEN.cat.default: moves.concatenated_nodes,
     ATEN.stack.default: moves.stacked_nodes,
     ATEN.roll.default: moves.rolled_nodes,
+    ATEN.copy.default: written_parts.copied_nodes,
+    ATEN.fill.Tensor: written_parts.copied_nodes,
+    ATEN.fill.Scalar: moves.full_nodes(0),
+    ATEN.slice_scatter.default: written_parts.slice_written_nodes,
+    ATEN.select_scatter.default: written_parts.one_written_nodes,
+    ATEN.ones.default: moves.full_nodes(1),
+    ATEN.full.default: moves.full_nodes(0),
+    ATEN.zeros_like.default: moves.full_nodes(0),
+    ATEN.ones_like.default: moves.full_nodes(1),
+    ATEN.full_like.default: moves.full_nodes(0),
+    ATEN.new_zeros.default: moves.full_nodes(0),
+    ATEN.new_ones.default: moves.full_nodes(1),
+    ATEN.new_full.default: moves.full_nodes(0),
 }
 MOVES |= dict.fromkeys(
     (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -42,21 +42,29 @@ class TorchRegion:
         Raises:
             ValueError: the region does not take these.
         """
-        from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+        from torch._subclasses import fake_tensor
 
+        of_numbers = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
         try:
             try:
-                with FakeTensorMode(allow_non_fake_inputs=True):
-                    return self._shapes_of_zeros(inputs)
-            except DataDependentOutputException:  # an operator looks at numbers, as istft at its window
+                with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+                    return self._shapes_of(torch.zeros, inputs)
+            except of_numbers:  # an operator looks at numbers, as istft at its window
                 with torch.random.fork_rng(devices=[]):
-                    return self._shapes_of_zeros(inputs)
+                    return self._shapes_of_numbers(inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"torch's {self.what} do not take {inputs}: {error}") from None
 
-    def _shapes_of_zeros(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
+    def _shapes_of_numbers(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
+        """Those that do not change with the numbers of the inputs."""
+        zeros, ones = (self._shapes_of(make, inputs) for make in (torch.zeros, torch.ones))
+        if zeros != ones:
+            raise ValueError(f"what they give has sizes that follow from numbers, {zeros} or {ones}")
+        return zeros
+
+    def _shapes_of(self, make: Callable[..., torch.Tensor], inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         with torch.no_grad():
-            given = [torch.zeros(tuple(s), dtype=d) for s, d in zip(inputs, self._dtypes, strict=True)]
+            given = [make(tuple(s), dtype=d) for s, d in zip(inputs, self._dtypes, strict=True)]
             return [tuple(map(int, y.shape)) for y in self._module(*given)]
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
