@@ -24,7 +24,8 @@ CHAINS = 2  # of sums of a gate where one image has too few of them to keep the 
 # `last` (directions, images, hidden) are the cells behind the last time, 0 where nobody asks for them.
 # `rectified` is 1 for a plain layer whose states are rectified sums, and not their hyperbolic tangents.
 RECURRENT_FIELDS = fields(
-    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last rectified tasks"
+    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last rectified "
+    "tasks"
 )
 
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
+from convalgos.network.torch_reader.wrapped import unwrap
 from convalgos.network.torch_reader.writes import (
     check_arguments,
     check_writes,
@@ -157,6 +158,7 @@ def export_module(
 def _graph_of(program: torch.export.ExportedProgram) -> fx.GraphModule:
     """Its graph, anew, without writes that write no numbers."""
     graph: fx.GraphModule = program.module(check_guards=False)
+    unwrap(graph)
     replace_detachments(graph)
     return graph
 

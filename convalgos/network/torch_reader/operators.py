@@ -7,7 +7,14 @@ from typing import Any
 import torch
 
 from convalgos.network.torch_reader import (
-    elementwise, layers, maps, moves, recurrent, reductions, sampling, written_parts,
+    elementwise,
+    layers,
+    maps,
+    moves,
+    recurrent,
+    reductions,
+    sampling,
+    written_parts,
 )  # fmt: skip
 from convalgos.network.torch_reader.attention import attention_nodes
 from convalgos.network.torch_reader.translation import Translate
@@ -25,6 +32,8 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.div.Tensor: elementwise.arithmetic_nodes("Div"),
     ATEN.div.Scalar: elementwise.arithmetic_nodes("Div"),
     ATEN.maximum.default: elementwise.arithmetic_nodes("Max"),
+    ATEN.max.other: elementwise.arithmetic_nodes("Max"),
+    ATEN.min.other: elementwise.arithmetic_nodes("Min"),
     ATEN.minimum.default: elementwise.arithmetic_nodes("Min"),
     ATEN.eq.Scalar: elementwise.compared_nodes("Equal"),
     ATEN.eq.Tensor: elementwise.compared_nodes("Equal"),
@@ -195,6 +204,8 @@ REDUCTIONS: dict[Any, Translate] = {
     ATEN.sum.default: reductions.reduced_nodes("ReduceSum"),
     ATEN.amax.default: reductions.reduced_nodes("ReduceMax"),
     ATEN.amin.default: reductions.reduced_nodes("ReduceMin"),
+    ATEN.max.default: reductions.reduced_nodes("ReduceMax"),
+    ATEN.min.default: reductions.reduced_nodes("ReduceMin"),
     ATEN.linalg_vector_norm.default: reductions.reduced_nodes("ReduceL2"),
     ATEN.max.dim: reductions.extreme_nodes("Max"),
     ATEN.min.dim: reductions.extreme_nodes("Min"),

@@ -48,7 +48,7 @@ def recurrent_nodes(op: str) -> Translate:
     return translate
 
 
-def zeros_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+def zeros_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | Sequence[Value]:
     """Of open sizes; a number where only layers begin with them."""
     if all(user.target in LAYERS for user in node.users):
         return t.value(0.0)

@@ -1,4 +1,4 @@
-"""Operators of torch that give a tensor with a part of it anew: what a module writes into slices becomes these."""
+"""Operators of torch that give a tensor with a part of it anew, as which writes into slices are exported."""
 
 from __future__ import annotations
 
