@@ -174,6 +174,14 @@ def test_operators_that_look_at_numbers_have_shapes():
     assert kinds(steps)[0] == "Convolution" and kinds(steps)[-1] == "Foreign"
 
 
+@pytest.mark.parametrize("dim", range(4))
+def test_arrays_without_elements_are_joined(dim):
+    def forward(m, x):
+        return torch.cat((x.narrow(dim, 0, 0) * 2, m.conv(x)), dim), torch.cat((x, x.narrow(dim, 1, 0)), dim)
+
+    checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
+
+
 def test_masks_that_pick_elements_have_shapes():
     """What a mask picks has a size that follows from numbers, and what is written there again has none."""
 

@@ -23,6 +23,7 @@ def rows_between(m, x):
     y = x + 1
     y[:, :, 2:4] = y[:, :, :1] * 3
     y[:, :, :, 3] = 7.0
+    y[:, :, :3, 5] = 8.0
     return y
 
 
@@ -60,6 +61,26 @@ def test_writes_into_slices_and_arrays_of_one_number(function):
         x = torch.randn(shape)
         with torch.no_grad():
             torch.testing.assert_close(net(x), module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_last_elements_and_pieces_that_lie_between_operators_of_torch():
+    def ends(m, x):
+        y = x * 2
+        y[:, :, :3, -1] = 2.0
+        y[-1] = 5.0
+        return y
+
+    checked(Does(ends))
+
+    def pieces(m, x):  # what is copied is made by torch, and is read by torch
+        y = x * 2
+        y[:, :, ::2] = torch.cos(y[:, :, ::2])
+        y[y > 1.5] = 0.25
+        return y.sin()
+
+    net = from_torch(Does(pieces).eval(), torch.randn(2, 4, 9, 7), any_size=True)
+    for shape in ((2, 4, 9, 7), (3, 4, 8, 10)):
+        torch.testing.assert_close(net(x := torch.randn(shape)), pieces(None, x), rtol=1e-4, atol=1e-5)
 
 
 def test_steps_between_written_elements_are_left():

@@ -21,6 +21,7 @@ class TorchRegion:
         nodes: in order.
         inputs: the values that it reads, each with the nodes whose tensors have its numbers.
         outputs: the nodes that others read.
+        same: of nodes that are not in it, those in it that give the same tensor.
     """
 
     library = "torch"
@@ -28,13 +29,14 @@ class TorchRegion:
     def __init__(
         self, module: fx.GraphModule, nodes: Sequence[fx.Node],
         inputs: Mapping[str, Sequence[fx.Node]], outputs: Sequence[fx.Node],
+        same: Mapping[fx.Node, fx.Node],
     ):  # fmt: skip
         called = (node for node in nodes if node.target is not operator.getitem)
         self.operators: Sequence[str] = [operator_name(node) for node in called]
         self.what = ", ".join(dict.fromkeys(self.operators))
         self.nodes = len(nodes)
         self._dtypes = [tensors[0].meta["val"].dtype for tensors in inputs.values()]
-        self._module = _cut_out(module, nodes, inputs, outputs)
+        self._module = _cut_out(module, nodes, inputs, outputs, same)
 
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         """Of its outputs; nothing here takes the values of sizes.
@@ -77,13 +79,14 @@ class TorchRegion:
 
 def _cut_out(
     module: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Mapping[str, Sequence[fx.Node]],
-    outputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node],
 ) -> fx.GraphModule:  # fmt: skip
     """A module of some nodes, with the constants and the sizes that they read."""
     graph = fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
 
     def of(node: fx.Node) -> fx.Node:
+        node = same.get(node, node)
         if node not in known:  # a constant, or what is computed of sizes
             known[node] = graph.node_copy(node, of)
         return known[node]

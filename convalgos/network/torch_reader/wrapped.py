@@ -5,10 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import torch
 from torch import fx
-
-WRAPPERS = torch.ops.higher_order
 
 
 def unwrap(graph: fx.GraphModule) -> None:
@@ -22,9 +19,10 @@ def unwrap(graph: fx.GraphModule) -> None:
 
 def _changes_nothing(node: fx.Node) -> bool:
     """Whether it is a context of gradients, or of lower precision that is off or on another device."""
-    if node.target is WRAPPERS.wrap_with_set_grad_enabled:
-        return True
-    return node.target is WRAPPERS.wrap_with_autocast and (node.args[0] != "cpu" or not node.args[2])
+    name = getattr(node.target, "__name__", "")  # not every version of torch has both
+    if name == "wrap_with_autocast":
+        return node.args[0] != "cpu" or not node.args[2]
+    return bool(name == "wrap_with_set_grad_enabled")
 
 
 def _put_in_place(graph: fx.GraphModule, node: fx.Node) -> None:

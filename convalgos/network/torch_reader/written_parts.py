@@ -35,9 +35,10 @@ def one_written_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     shape, src = shape_of_tensor(node), t.value(a["src"])
     axis, (index,) = a["dim"] % len(shape), known_sizes([a["index"]])
     start = _place(index, shape[axis])
+    end = _place(start + 1, shape[axis])
     wide = (*shape[:axis], 1, *shape[axis + 1 :])
     src = t.between("Unsqueeze", [src, t.constant(np.array([axis], np.int64))], wide, t.dtype(src))
-    return _joined(t, t.value(a["self"]), src, axis, start, start + 1)
+    return _joined(t, t.value(a["self"]), src, axis, start, end)
 
 
 def _place(n: Any, size: Any) -> int:
