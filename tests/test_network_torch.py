@@ -163,6 +163,37 @@ def test_what_torch_runs_is_one_region_where_that_makes_no_circle(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_operators_that_look_at_numbers_have_shapes():
+    """torch.istft asks what its window sums to, which tensors without numbers cannot tell."""
+
+    def forward(m, x):
+        maps = m.conv(x).view(2, 2, 17, 9).permute(0, 2, 3, 1).contiguous()
+        return torch.istft(torch.view_as_complex(maps), 32, window=torch.hann_window(32))
+
+    steps = checked(Does(forward, conv=nn.Conv1d(4, 34, 1)), torch.randn(2, 4, 9))
+    assert kinds(steps)[0] == "Convolution" and kinds(steps)[-1] == "Foreign"
+
+
+@pytest.mark.parametrize("dim", range(4))
+def test_arrays_without_elements_are_joined(dim):
+    def forward(m, x):
+        return torch.cat((x.narrow(dim, 0, 0) * 2, m.conv(x)), dim), torch.cat((x, x.narrow(dim, 1, 0)), dim)
+
+    checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
+
+
+def test_masks_that_pick_elements_have_shapes():
+    """What a mask picks has a size that follows from numbers, and what is written there again has none."""
+
+    def forward(m, x):
+        y = m.conv(x)
+        y[y > 0.5] = torch.fmod(y, 1.5)[y > 0.5] - 0.25
+        return F.relu(y)
+
+    steps = checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
+    assert "Foreign" in kinds(steps)
+
+
 def test_writes_through_views_are_seen():
     def forward(m, x):
         y = m.conv(x)

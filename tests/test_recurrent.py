@@ -108,6 +108,19 @@ def test_layers_of_onnx(op, direction):
     assert not foreign(net) and any(isinstance(step, Recurrence) for step in net.graph.steps)
 
 
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_plain_layers_of_rectified_sums(direction):
+    directions = 2 if direction == "bidirectional" else 1
+    builder, (y, last) = layer("RNN", direction, activations=["Relu"] * directions)
+    for images in (3, 1):
+        assert not foreign(checked(builder.model(y, last), numbers((6, 10, images))))
+
+
+def test_lengths_of_the_whole_are_none():
+    builder, (y, last, _) = layer("LSTM", "bidirectional", more=[np.int32([6, 6])])
+    assert not foreign(checked(builder.model(y, last), numbers((6, 10, 2))))
+
+
 def test_only_the_last_states_are_read():
     builder, (_, last, _) = layer("LSTM", "bidirectional")
     assert not foreign(checked(builder.model(last), numbers((6, 10, 4))))
@@ -144,7 +157,7 @@ def test_first_states():
         ("LSTM", {"clip": 0.5}),
         ("LSTM", {"input_forget": 1}),
         ("GRU", {"linear_before_reset": 0}),
-        ("RNN", {"activations": ["Relu"]}),
+        ("RNN", {"activations": ["Sigmoid"]}),
         ("LSTM", {"more": ["", "", "", numbers((1, 27))]}),
         ("GRU", {"more": [np.int32([2, 6, 3])]}),
     ],

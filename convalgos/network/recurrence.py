@@ -24,6 +24,7 @@ class Recurrence(Step):
     turned: bool = False
     given: tuple[bool, bool] = (False, False)
     with_cells: bool = False  # behind the last time, of an LSTM
+    rectified: bool = False  # the states of a plain layer, in the place of their hyperbolic tangents
 
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int, int]:
         """(times, images, directions, gates, hidden)."""

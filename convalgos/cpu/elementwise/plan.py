@@ -235,7 +235,7 @@ class ConcatenationPlan(BoundStep):
         check_bound(name, x, shape, FLOAT, strided=self._axis == 1)
         if self._axis == 1:
             return passed(ArrayPass(x, None, y, None))
-        pixels = y.reshape(-1, shape[-1])
+        pixels = y.reshape(math.prod(shape[:-1]), shape[-1])
         if y.size and not np.may_share_memory(pixels, y):
             raise Unsupported(f"y has strides {y.strides}, but its pixels must lie evenly")
         values = {

@@ -49,6 +49,7 @@ class RecurrentPlan(BoundStep):
         bias: (directions, hidden), of a GRU: added to the sums of its candidate before the share is taken.
         turned: whether the one direction runs from the last time to the first; of two, the second does.
         with_cells: whether the last cells of an LSTM stand behind the last states, as those of one time more.
+        rectified: whether the states of a plain layer are max(sum, 0), and not tanh(sum).
         given: whether a first state, and first cells, are given as inputs behind z; they are 0 else.
 
     Source: Hochreiter and Schmidhuber 1997, Long short-term memory; Cho et al. 2014, arXiv:1406.1078.
@@ -70,6 +71,7 @@ class RecurrentPlan(BoundStep):
         turned: bool = False,
         given: tuple[bool, bool] = (False, False),
         with_cells: bool = False,
+        rectified: bool = False,
     ):
         (times, images, width), (directions, _, hidden) = shape, weights.shape
         if width != directions * gates * hidden:
@@ -93,6 +95,7 @@ class RecurrentPlan(BoundStep):
             "weights": self._weights.ctypes.data, "bias": self._bias.ctypes.data, "times": times,
             "images": images, "directions": directions, "hidden": hidden, "padded": padded, "units": units,
             "z_t": images * width, "z_n": width, "turned": int(turned),
+            "rectified": int(rectified),
         }  # fmt: skip
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:

@@ -22,8 +22,10 @@ CHAINS = 2  # of sums of a gate where one image has too few of them to keep the 
 # (directions, padded / LANES, hidden, gates, LANES), `bias` (directions, padded); a unit of work is ROWS
 # images of one direction, with `cells` (ROWS, padded) of its own. Direction 1 - turned runs backwards.
 # `last` (directions, images, hidden) are the cells behind the last time, 0 where nobody asks for them.
+# `rectified` is 1 for a plain layer whose states are rectified sums, and not their hyperbolic tangents.
 RECURRENT_FIELDS = fields(
-    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last tasks"
+    "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last rectified "
+    "tasks"
 )
 
 
@@ -52,7 +54,7 @@ def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
                 for block in range(a.padded // LANES):
                     recur_block(
                         SIZE, LANES, GATES, ROWS, h, z, a.z_n, weights, cells, bias, y, block * LANES, rows,
-                        a.hidden,
+                        a.hidden, a.rectified,
                     )  # fmt: skip
                 h = y
             if GATES == LSTM and a.last:
@@ -66,7 +68,7 @@ def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
 @simd.emitter
 def recur_block(
     v: Vec, GATES: int, ROWS: int, h: Value, z: Value, z_row: Value, weights: Value, cells: Value,
-    bias: Value, y: Value, first: Value, rows: Value, hidden: Value,
+    bias: Value, y: Value, first: Value, rows: Value, hidden: Value, rectified: Value,
 ) -> None:  # fmt: skip
     """The units of one vector, of ROWS images: their next state; the last image stands for those beyond."""
     images = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
@@ -90,7 +92,7 @@ def recur_block(
         elif GATES == GRU:
             state = _mixed(v, own, inputs[i], v.load_masked(before[i], first, mask))
         else:
-            state = _tanh(v, own[0])
+            state = _plain(v, own[0], rectified)
         v.store_masked(state, to, 0, mask)
 
 
@@ -136,6 +138,14 @@ def _mixed(v: Vec, gates: list[Value], candidate: Value, before: Value) -> Value
     kept, reset = (_sigmoid(v, gate) for gate in gates[:2])
     new = _tanh(v, v.fma(reset, gates[2], candidate))
     return v.fma(kept, v.fsub(before, new), new)
+
+
+def _plain(v: Vec, total: Value, rectified: Value) -> Value:
+    """The state of a plain layer from the sum of its gate."""
+    state = v.register(v.fmax(total, v.zero()))
+    with v.unless_negative(v.isub(0, rectified)):
+        state.set(_tanh(v, total))
+    return state.value
 
 
 def _sigmoid(v: Vec, x: Value) -> Value:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +33,13 @@ MOVING = ("Slice", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Expand")  # 
 def recurrent(node: OnnxNode, model: OnnxModel) -> Steps:
     """With weights that are constant."""
     x, w, r, b, lengths, h, c, peepholes = (*node.inputs, *[""] * 8)[:8]
-    directions = DIRECTIONS.get(node.attributes.get("direction", b"forward"))
-    if directions is None or lengths or peepholes or _is_special(node, directions):
+    directions, shape = DIRECTIONS.get(node.attributes.get("direction", b"forward")), model.shape(x)
+    if directions is None or shape is None or peepholes or _is_special(node, directions):
         return None
     arrays = [model.constant(name) if name else None for name in (w, r, b)]
-    shape = model.shape(x)
-    if arrays[0] is None or arrays[1] is None or (b and arrays[2] is None) or shape is None:
+    if arrays[0] is None or arrays[1] is None or (b and arrays[2] is None):
+        return None
+    if lengths and not _are_whole(model.constant(lengths), shape):
         return None
     states = ["" if not name or _is_zero(name, model) else name for name in (h, c)]
     if len(shape) != 3 or any(model.is_constant(name) for name in states if name):
@@ -47,12 +50,27 @@ def recurrent(node: OnnxNode, model: OnnxModel) -> Steps:
     return [*_states_of(node, x, weights, bias, states, cells), *_last_states(node, model, directions)]
 
 
+def _are_whole(lengths: np.ndarray | None, shape: Sequence[Any]) -> bool:
+    """Whether all sequences are known to be as long as the longest may be."""
+    return lengths is not None and type(shape[0]) is int and bool((lengths == shape[0]).all())
+
+
+def _is_rectified(node: OnnxNode) -> bool:
+    """Whether it is a plain layer whose activations are max(x, 0)."""
+    named = [name.decode().lower() for name in node.attributes.get("activations", ())]
+    return node.op == "RNN" and bool(named) and set(named) == {"relu"}
+
+
 def _is_special(node: OnnxNode, directions: int) -> bool:
     """Whether it has gates of another kind than most layers."""
     given = node.attributes.get
     named = [name.decode().lower() for name in given("activations", ())]
     usual = [name.lower() for name in ACTIVATIONS[node.op] * directions]
-    if named not in ([], usual) or given("activation_alpha") or given("activation_beta"):
+    if (
+        (named not in ([], usual) and not _is_rectified(node))
+        or given("activation_alpha")
+        or given("activation_beta")
+    ):
         return True
     if node.op == "GRU" and not given("linear_before_reset", 0):
         return True
@@ -84,7 +102,7 @@ def _states_of(
         Transpose(node.name, (names[1],), names[2], channels_to_last(3)),
         Recurrence(
             node.name, (names[2], *filter(None, states)), both, r, gates, share,
-            node.attributes.get("direction") == b"reverse", given, bool(cells),
+            node.attributes.get("direction") == b"reverse", given, bool(cells), _is_rectified(node),
         ),
         *(Rearrangement(node.name, (both,), name, moves) for name, moves in parts),
     ]  # fmt: skip

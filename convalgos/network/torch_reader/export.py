@@ -16,9 +16,9 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from convalgos.network.torch_reader.inlining import inline_parts
 from convalgos.network.torch_reader.known_numbers import KnownNumbers, held_by
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
+from convalgos.network.torch_reader.wrapped import unwrap
 from convalgos.network.torch_reader.writes import (
     check_arguments,
     check_writes,
@@ -162,7 +162,7 @@ def export_module(
 def _graph_of(program: torch.export.ExportedProgram) -> fx.GraphModule:
     """Its graph, anew, in one part, without writes that write no numbers."""
     graph: fx.GraphModule = program.module(check_guards=False)
-    inline_parts(graph)
+    unwrap(graph)
     replace_detachments(graph)
     return graph
 

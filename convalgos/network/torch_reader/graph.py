@@ -117,7 +117,8 @@ class _Reader:
         tensors = dict.fromkeys(t for node in nodes for t in tensors_read(node))
         read = {value: [t for t in tensors if names[t] == value] for value in inputs}
         made = {names[node]: node for node in nodes if isinstance(names[node], str)}
-        region = TorchRegion(self._module, nodes, read, [made[value] for value in outputs])
+        same = {t: made[key] for t in tensors if isinstance(key := names[t], str) and key in made}
+        region = TorchRegion(self._module, nodes, read, [made[value] for value in outputs], same)
         return Foreign(name, inputs, outputs[0], region, outputs[1:])
 
 

@@ -1,98 +1,117 @@
-"""What a module asks of numbers that it holds, while `torch.export` follows it: `if self.flags[0]:`.
+"""Numbers that a module asks of tensors while it is exported, where no input has a part in them.
 
-`torch.export` runs a module on tensors that have no numbers, and cannot tell which way such a module goes.
+`torch.export` runs a module on tensors without numbers, and gives up where one is asked for: in
+`torch.arange(1, x.dim()).tolist()`, or `if self.flags[0]:`. What small tensors hold that a module has, or
+makes of its shapes and of such tensors alone, is computed beside, and told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-MOST = 1 << 16  # elements of a tensor whose numbers are known
-ASKED = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__"))
-NAMES = (
-    "add", "all", "any", "argmax", "argmin", "bool", "clone", "contiguous", "cpu", "cumsum", "detach",
-    "div", "eq", "flatten", "float", "floordiv", "ge", "getitem", "gt", "int", "invert", "le",
-    "logical_and", "logical_not", "logical_or", "long", "lt", "max", "mean", "min", "mul", "ne", "neg",
-    "prod", "reshape", "round", "select", "squeeze", "sub", "sum", "to", "truediv", "unbind",
-    "unsqueeze", "view",
-)  # fmt: skip
-FOLLOWED = frozenset((*NAMES, *(f"__{name}__" for name in NAMES)))
+MOST = 1 << 16  # elements of tensors that are known
+MAKERS = frozenset((torch.arange, torch.tensor, torch.full, torch.zeros, torch.ones, torch.linspace))
+ASKED = frozenset((
+    Tensor.tolist, Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__bool__, Tensor.__index__,
+))  # fmt: skip
 
 
 class KnownNumbers(TorchFunctionMode):
-    """Answers by the numbers that buffers, parameters and other tensors of a module had before the export.
+    """Within it, tensors that no input has a part in tell their numbers.
 
     Args:
-        held: the tensors that have them, by what stands for them during the export.
+        held: the buffers and parameters of the module, by what stands for them during the export.
     """
 
-    def __init__(self, held: dict[Tensor, Tensor]):
+    def __init__(self, held: Mapping[Tensor, Tensor]) -> None:
         super().__init__()
-        self._held: dict[
-            int, tuple[Tensor, Tensor | None]
-        ] = {  # numbers; None of those that are not followed
-            id(stand_in): (stand_in, tensor if tensor.numel() <= MOST else None)
-            for stand_in, tensor in held.items()
-        }
-        self._ends = False  # once anything of it is written to
+        # by the id of a tensor: itself, and its numbers
+        self._known = {id(one): (one, numbers) for one, numbers in held.items() if numbers.numel() <= MOST}
+        self._is_written = False  # something that was known
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        keywords, name = kwargs or {}, getattr(function, "__name__", "")
-        if name in ASKED and (held := self._numbers(args[0])) is not None:
+        kwargs = kwargs or {}
+        if function in ASKED and (found := self._numbers(args[0])) is not None:
             with _disable_current_modes():
-                return function(held, *args[1:], **keywords)
-        if name == "__iter__":
+                return function(found)
+        if function is Tensor.__iter__:
             return iter(self.__torch_function__(Tensor.unbind, types, args))
-        made = function(*args, **keywords)
-        leaves, spec = pytree.tree_flatten((args, keywords))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if _writes(name, keywords):
-            self._ends |= any(map(self._is_held, tensors))
-        elif tensors and all(map(self._is_held, tensors)):
-            stand_ins, numbers = _tensors(made), [self._numbers(tensor) for tensor in tensors]
-            small = all(stand_in.numel() <= MOST for stand_in in stand_ins)
-            found: list[Tensor] | list[None] = [None] * len(stand_ins)
-            if name in FOLLOWED and small and all(tensor is not None for tensor in numbers):
-                given = iter(numbers)
-                known = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-                found = _computed(function, *pytree.tree_unflatten(known, spec))
-            self._held |= {id(one): (one, tensor) for one, tensor in zip(stand_ins, found, strict=True)}
-        return made
+        result = function(*args, **kwargs)
+        self._follow(function, args, kwargs, result)
+        return result
 
-    def _numbers(self, tensor: Any) -> Tensor | None:
-        if self._ends or not self._is_held(tensor):
-            return None
-        found: Tensor | None = self._held.get(id(tensor), (tensor, tensor))[1]
-        return found
+    def _numbers(self, leaf: Tensor) -> Tensor | None:
+        """What is known of a tensor. Attributes that are neither buffers nor parameters are themselves."""
+        if (known := self._known.get(id(leaf))) is not None:
+            return known[1]
+        is_attribute = type(leaf) in (Tensor, nn.Parameter) and not self._is_written
+        return leaf if is_attribute and leaf.numel() <= MOST else None
 
-    def _is_held(self, leaf: Any) -> bool:
-        """Of attributes that are neither buffers nor parameters, the very tensors are seen."""
-        return type(leaf) in (Tensor, nn.Parameter) or (isinstance(leaf, Tensor) and id(leaf) in self._held)
-
-
-def _tensors(made: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, Tensor)]
-
-
-def _computed(function: Callable[..., Any], args: Any, keywords: Any) -> list[Tensor]:
-    """What an operator gives of numbers."""
-    with _disable_current_modes():
-        return _tensors(function(*args, **keywords))
-
-
-def _writes(name: str, keywords: Any) -> bool:
-    inplace = name.endswith("_") and not name.endswith("__")
-    return inplace or name in ("__setitem__", "__set__") or name.startswith("__i") or "out" in keywords
+    def _follow(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Know what a function made of what is known."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        numbers = [self._numbers(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
+        if any(known is not None for known in numbers) and _writes(function, kwargs):
+            self._known.clear()  # also what others see of the same memory
+            self._is_written = True
+            return
+        given = list(result) if isinstance(result, tuple | list) else [result]
+        if not (numbers or function in MAKERS) or any(known is None for known in numbers):
+            return
+        if not all(isinstance(y, Tensor) for y in given) or any(map(_is_open, (*leaves, *given))):
+            return
+        if sum(y.numel() for y in given) > MOST:
+            return
+        known = iter(numbers)
+        own = [next(known) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        again, keywords = pytree.tree_unflatten(own, spec)
+        with _disable_current_modes():
+            found = _computed(function, again, keywords)
+        if found is None:
+            self._known.clear()
+        else:
+            self._known |= {id(y): (y, values) for y, values in zip(given, found, strict=True)}
 
 
 def held_by(module: nn.Module) -> dict[str, Tensor]:
     """The buffers and parameters of a module, by name."""
     return {**dict(module.named_buffers()), **dict(module.named_parameters())}
+
+
+def _computed(function: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
+    """What it gives; None of what writes into an argument, or draws numbers, which are others each time."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    before, state = [tensor._version for tensor in tensors], torch.get_rng_state()
+    found = function(*args, **kwargs)
+    if not torch.equal(state, torch.get_rng_state()):
+        torch.set_rng_state(state)
+        return None
+    if before != [tensor._version for tensor in tensors]:
+        return None
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+def _writes(function: Any, kwargs: Any) -> bool:
+    """Whether it changes an argument."""
+    name = getattr(function, "__name__", "").partition(".")[0]
+    if kwargs.get("out") is not None or name in ("__set__", "__setitem__"):
+        return True
+    return (name.endswith("_") and not name.endswith("__")) or (
+        name.startswith("__i") and name not in ("__invert__", "__iter__", "__int__", "__index__")
+    )
+
+
+def _is_open(leaf: Any) -> bool:
+    """Whether it is a size that is open, or a tensor of one, or on another device."""
+    if isinstance(leaf, Tensor):
+        return leaf.device.type != "cpu" or any(map(_is_open, leaf.shape))
+    return isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)

@@ -17,7 +17,7 @@ from convalgos.network.torch_reader.shapes import (
     shape_of_tensor,
     target_shape,
 )
-from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
+from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 END = np.iinfo(np.int64).max  # of a slice that goes to the end
 
@@ -78,20 +78,25 @@ def permuted(t: Translation, x: Value, order: Sequence[int]) -> Value:
 
 
 def expanded_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    x, after = t.value(a["self"]), shape_of_tensor(node)
+    return expanded(t, t.value(a["self"]), shape_of_tensor(node))
+
+
+def expanded(t: Translation, x: Value, after: Sequence[Any]) -> Value:
+    """What the node gives: an array repeated to sizes."""
     before = (*(1,) * (len(after) - len(t.shape(x))), *t.shape(x))
     if x not in t.constants and are_same_sizes(t.shape(x), after):
         return x  # a constant may be a token, which the reader knows by its expansion
     sizes = [1 if str(n) == str(m) else n for n, m in zip(after, before, strict=True)]
-    return t.emit("Expand", [x, _value_of_sizes(t, sizes)])
+    return t.emit("Expand", [x, value_of_sizes(t, sizes)])
 
 
-def _value_of_sizes(t: Translation, sizes: Sequence[Any]) -> Value:
+def value_of_sizes(t: Translation, sizes: Sequence[Any]) -> Value:
     """A value that holds sizes; those that are open are read off a value that has them."""
     if all(type(n) is int for n in sizes):
         return t.constant(np.array(sizes, np.int64))
     parts = []
     for n in sizes:
+        n = n.meta["val"] if isinstance(n, fx.Node) else n
         if type(n) is int:
             parts.append(t.constant(np.array([n], np.int64)))
             continue
@@ -103,12 +108,25 @@ def _value_of_sizes(t: Translation, sizes: Sequence[Any]) -> Value:
     return t.between("Concat", parts, (len(parts),), "int64", axis=0)
 
 
+def full_nodes(number: float) -> Translate:
+    """An array of one number, whose sizes are open."""
+
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        own, given = t.result(), a.get("fill_value", a.get("value", number))
+        if not isinstance(given, int | float | bool):
+            raise Left("takes a number that is computed")
+        one = t.constant(np.full((1,) * len(own.shape), given, own.dtype))
+        return t.emit("Expand", [one, value_of_sizes(t, own.shape)])
+
+    return translate
+
+
 def repeated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     times = [n.meta["val"] if isinstance(n, fx.Node) else n for n in a["repeats"]]
     x, shape = t.value(a["self"]), shape_of_tensor(a["self"])
     if len(times) > len(shape):
         x = seen_as(t, x, (*(1,) * (len(times) - len(shape)), *shape))
-    return t.emit("Tile", [x, _value_of_sizes(t, times)])
+    return t.emit("Tile", [x, value_of_sizes(t, times)])
 
 
 # --- parts of an array -----------------------------------------------------------------------
@@ -141,7 +159,7 @@ def sliced_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 def narrowed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """So many from one on."""
     start, length = known_sizes([a["start"], a["length"]])
-    return _part(t, t.value(a["self"]), _axis(a), start, start + length)
+    return part_of(t, t.value(a["self"]), _axis(a), start, start + length)
 
 
 def split_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:
@@ -203,45 +221,6 @@ def stacked_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Concat", names, axis=axis)
 
 
-def copied_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    """What is written over all of a tensor."""
-    x, own = t.cast(t.value(a["src"], t.result().dtype), t.result().dtype), t.result()
-    if are_same_sizes(t.shape(x), own.shape):
-        return x
-    return t.emit("Expand", [x, _value_of_sizes(t, own.shape)])
-
-
-def made_of_one_number_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    """One number in all of a tensor."""
-    own = t.result()
-    return t.emit(
-        "Expand", [t.cast(t.value(a["value"], own.dtype), own.dtype), _value_of_sizes(t, own.shape)]
-    )
-
-
-def written_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    """A tensor of which one part along a dimension is another tensor: that at an index, or a slice."""
-    x, own, axis = t.value(a["self"]), t.result(), _axis(a)
-    (n,) = known_sizes([own.shape[axis]])
-    if "index" in a:
-        (start,) = known_sizes([a["index"]])
-        start, end, step = start % n, start % n + 1, 1
-    else:
-        ends = a["start"] or 0, n if a["end"] is None else a["end"], a["step"]
-        start, end, step = known_sizes(ends)
-        start, end = (min(at, n) if at >= 0 else max(at + n, 0) for at in (start, end))
-    if step != 1 or end <= start:
-        raise Left("writes to elements that lie apart, or to none")
-    part = t.cast(t.value(a["src"]), own.dtype)
-    if "index" in a:
-        part = seen_as(t, part, (*own.shape[:axis], 1, *own.shape[axis + 1 :]))
-    before = [_part(t, x, axis, 0, start)] if start else []
-    behind = [_part(t, x, axis, end, n)] if end < n else []
-    if not before and not behind:
-        return part
-    return t.emit("Concat", [*before, part, *behind], axis=axis)
-
-
 def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """The end of each dimension in front of its begin."""
     x, shape, rank = t.value(a["self"]), shape_of_tensor(a["self"]), rank_of_tensor(a["self"])
@@ -251,7 +230,7 @@ def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     moves = [(d, shift % n) for d, shift in moves if (n := known_sizes([shape[d]])[0]) and shift % n]
     for i, (axis, shift) in enumerate(moves):
         cut = shape[axis] - shift
-        parts = [_part(t, x, axis, *ends) for ends in ((cut, shape[axis]), (0, cut))]
+        parts = [part_of(t, x, axis, *ends) for ends in ((cut, shape[axis]), (0, cut))]
         last = i == len(moves) - 1
         x = (
             t.emit("Concat", parts, axis=axis)
@@ -261,10 +240,12 @@ def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return x
 
 
-def _part(t: Translation, x: Value, axis: int, start: int, end: int) -> Value:
+def part_of(t: Translation, x: Value, axis: int, start: int, end: Any) -> Value:
+    """A slice along a dimension; where it ends is perhaps an open size, that of the dimension."""
     shape: list[Any] = list(t.shape(x))
     shape[axis] = end - start
-    return t.between("Slice", [x, *_bounds(t, start, end, axis, 1)], shape, t.dtype(x))
+    bounds = _bounds(t, start, end if type(end) is int else END, axis, 1)
+    return t.between("Slice", [x, *bounds], shape, t.dtype(x))
 
 
 def flipped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:

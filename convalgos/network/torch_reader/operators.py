@@ -15,7 +15,8 @@ from convalgos.network.torch_reader import (
     reductions,
     sampling,
     windows,
-)
+    written_parts,
+)  # fmt: skip
 from convalgos.network.torch_reader.adaptive_pooling import adaptive_pooling_nodes
 from convalgos.network.torch_reader.attention import attention_nodes
 from convalgos.network.torch_reader.translation import Translate
@@ -33,6 +34,8 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.div.Tensor: elementwise.arithmetic_nodes("Div"),
     ATEN.div.Scalar: elementwise.arithmetic_nodes("Div"),
     ATEN.maximum.default: elementwise.arithmetic_nodes("Max"),
+    ATEN.max.other: elementwise.arithmetic_nodes("Max"),
+    ATEN.min.other: elementwise.arithmetic_nodes("Min"),
     ATEN.minimum.default: elementwise.arithmetic_nodes("Min"),
     ATEN.eq.Scalar: elementwise.compared_nodes("Equal"),
     ATEN.eq.Tensor: elementwise.compared_nodes("Equal"),
@@ -93,6 +96,8 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.hardtanh.default: elementwise.clip_nodes("min_val", "max_val"),
     ATEN.clamp.default: elementwise.clip_nodes("min", "max"),
     ATEN.clamp_min.default: elementwise.clip_nodes("min", "max"),
+    ATEN.clamp_max.default: elementwise.clip_nodes("min", "max"),
+    ATEN.clip.default: elementwise.clip_nodes("min", "max"),
     ATEN.hardsigmoid.default: elementwise.hard_sigmoid_nodes,
 }
 LAYERS: dict[Any, Translate] = {
@@ -107,7 +112,7 @@ LAYERS: dict[Any, Translate] = {
     ATEN.addmm.default: layers.sum_with_product_nodes,
     ATEN.baddbmm.default: layers.sum_with_product_nodes,
     ATEN.einsum.default: layers.lettered_product_nodes,
-    **dict(zip(recurrent.LAYERS, map(recurrent.recurrent_nodes, recurrent.GATES), strict=True)),
+    **{layer: recurrent.recurrent_nodes(op) for layer, op in recurrent.LAYERS.items()},
     ATEN.zeros.default: recurrent.zeros_nodes,
     ATEN.scaled_dot_product_attention.default: attention_nodes,
     ATEN.batch_norm.default: layers.batch_norm_nodes,
@@ -171,11 +176,19 @@ MOVES: dict[Any, Translate] = {
     ATEN.cat.default: moves.concatenated_nodes,
     ATEN.stack.default: moves.stacked_nodes,
     ATEN.roll.default: moves.rolled_nodes,
-    ATEN.copy.default: moves.copied_nodes,
-    ATEN.fill.Scalar: moves.made_of_one_number_nodes,
-    ATEN.fill.Tensor: moves.made_of_one_number_nodes,
-    ATEN.select_scatter.default: moves.written_nodes,
-    ATEN.slice_scatter.default: moves.written_nodes,
+    ATEN.copy.default: written_parts.copied_nodes,
+    ATEN.fill.Tensor: written_parts.copied_nodes,
+    ATEN.fill.Scalar: moves.full_nodes(0),
+    ATEN.slice_scatter.default: written_parts.slice_written_nodes,
+    ATEN.select_scatter.default: written_parts.one_written_nodes,
+    ATEN.ones.default: moves.full_nodes(1),
+    ATEN.full.default: moves.full_nodes(0),
+    ATEN.zeros_like.default: moves.full_nodes(0),
+    ATEN.ones_like.default: moves.full_nodes(1),
+    ATEN.full_like.default: moves.full_nodes(0),
+    ATEN.new_zeros.default: moves.full_nodes(0),
+    ATEN.new_ones.default: moves.full_nodes(1),
+    ATEN.new_full.default: moves.full_nodes(0),
     ATEN.unfold.default: windows.windows_nodes,
 }
 MOVES |= dict.fromkeys(
@@ -200,6 +213,8 @@ REDUCTIONS: dict[Any, Translate] = {
     ATEN.sum.default: reductions.reduced_nodes("ReduceSum"),
     ATEN.amax.default: reductions.reduced_nodes("ReduceMax"),
     ATEN.amin.default: reductions.reduced_nodes("ReduceMin"),
+    ATEN.max.default: reductions.reduced_nodes("ReduceMax"),
+    ATEN.min.default: reductions.reduced_nodes("ReduceMin"),
     ATEN.linalg_vector_norm.default: reductions.reduced_nodes("ReduceL2"),
     ATEN.max.dim: reductions.extreme_nodes("Max"),
     ATEN.min.dim: reductions.extreme_nodes("Min"),

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import fx
 
+from convalgos.network.torch_reader.moves import full_nodes
 from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 # which gate of torch is each of ONNX: (i, f, g, o) -> (i, o, f, g), (r, z, n) -> (z, r, n)
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-LAYERS = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh"))
+KINDS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+LAYERS = {getattr(torch.ops.aten, name).input: op for name, op in KINDS.items()}
 DIRECTIONS = {1: b"forward", 2: b"bidirectional"}
 
 
@@ -33,7 +35,7 @@ def recurrent_nodes(op: str) -> Translate:
         last: list[list[Value]] = [[] for _ in states]
         for _ in range(a["num_layers"]):
             weights = [_of_layer(op, arrays, a["has_biases"]) for _ in range(directions)]
-            x, ends = _layer(t, op, x, weights, len(states))
+            x, ends = _layer(t, op, x, weights, len(states), node.target is torch.ops.aten.rnn_relu.input)
             for all_layers, end in zip(last, ends, strict=True):
                 all_layers.append(end)
         y = x
@@ -46,11 +48,11 @@ def recurrent_nodes(op: str) -> Translate:
     return translate
 
 
-def zeros_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
-    """Of open sizes, where only layers begin with them."""
-    if any(user.target not in LAYERS for user in node.users):
-        raise Left("has sizes that are computed")
-    return t.value(0.0)
+def zeros_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | Sequence[Value]:
+    """Of open sizes; a number where only layers begin with them."""
+    if all(user.target in LAYERS for user in node.users):
+        return t.value(0.0)
+    return full_nodes(0)(t, node, a)
 
 
 def _is_computed(t: Translation, state: Any) -> bool:
@@ -73,13 +75,15 @@ def _of_layer(op: str, arrays: Any, has_biases: bool) -> list[np.ndarray]:
 
 
 def _layer(
-    t: Translation, op: str, x: Value, weights: list[list[np.ndarray]], states: int
+    t: Translation, op: str, x: Value, weights: list[list[np.ndarray]], states: int, relu: bool
 ) -> tuple[Value, list[Value]]:
     """(all states, the last one of each kind) of one layer."""
     times, images, _ = t.shape(x)
     directions, hidden = len(weights), weights[0][1].shape[1]
     constants = [t.constant(np.stack(parts)) for parts in zip(*weights, strict=True)]
     attributes: dict[str, Any] = {"hidden_size": hidden, "direction": DIRECTIONS[directions]}
+    if relu:
+        attributes["activations"] = [b"Relu"] * directions
     if op == "GRU":
         attributes["linear_before_reset"] = 1
     shapes = [(times, directions, images, hidden), *[(directions, images, hidden)] * states]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ class TorchRegion:
         nodes: in order.
         inputs: the values that it reads, each with the nodes whose tensors have its numbers.
         outputs: the nodes that others read.
+        same: of nodes that are not in it, those in it that give the same tensor.
     """
 
     library = "torch"
@@ -28,13 +29,14 @@ class TorchRegion:
     def __init__(
         self, module: fx.GraphModule, nodes: Sequence[fx.Node],
         inputs: Mapping[str, Sequence[fx.Node]], outputs: Sequence[fx.Node],
+        same: Mapping[fx.Node, fx.Node],
     ):  # fmt: skip
         called = (node for node in nodes if node.target is not operator.getitem)
         self.operators: Sequence[str] = [operator_name(node) for node in called]
         self.what = ", ".join(dict.fromkeys(self.operators))
         self.nodes = len(nodes)
         self._dtypes = [tensors[0].meta["val"].dtype for tensors in inputs.values()]
-        self._module = _cut_out(module, nodes, inputs, outputs)
+        self._module = _cut_out(module, nodes, inputs, outputs, same)
 
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         """Of its outputs; nothing here takes the values of sizes.
@@ -42,14 +44,30 @@ class TorchRegion:
         Raises:
             ValueError: the region does not take these.
         """
-        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses import fake_tensor
 
+        of_numbers = fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException
         try:
-            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-                given = [torch.empty(tuple(s), dtype=d) for s, d in zip(inputs, self._dtypes, strict=True)]
-                return [tuple(map(int, y.shape)) for y in self._module(*given)]
+            try:
+                with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+                    return self._shapes_of(torch.zeros, inputs)
+            except of_numbers:  # an operator looks at numbers, as istft at its window
+                with torch.random.fork_rng(devices=[]):
+                    return self._shapes_of_numbers(inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"torch's {self.what} do not take {inputs}: {error}") from None
+
+    def _shapes_of_numbers(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
+        """Those that do not change with the numbers of the inputs."""
+        zeros, ones = (self._shapes_of(make, inputs) for make in (torch.zeros, torch.ones))
+        if zeros != ones:
+            raise ValueError(f"what they give has sizes that follow from numbers, {zeros} or {ones}")
+        return zeros
+
+    def _shapes_of(self, make: Callable[..., torch.Tensor], inputs: Sequence[Sizes]) -> Sequence[Sizes]:
+        with torch.no_grad():
+            given = [make(tuple(s), dtype=d) for s, d in zip(inputs, self._dtypes, strict=True)]
+            return [tuple(map(int, y.shape)) for y in self._module(*given)]
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Write the outputs."""
@@ -61,13 +79,14 @@ class TorchRegion:
 
 def _cut_out(
     module: fx.GraphModule, nodes: Sequence[fx.Node], inputs: Mapping[str, Sequence[fx.Node]],
-    outputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node],
 ) -> fx.GraphModule:  # fmt: skip
     """A module of some nodes, with the constants and the sizes that they read."""
     graph = fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
 
     def of(node: fx.Node) -> fx.Node:
+        node = same.get(node, node)
         if node not in known:  # a constant, or what is computed of sizes
             known[node] = graph.node_copy(node, of)
         return known[node]
