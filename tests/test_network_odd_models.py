@@ -335,3 +335,21 @@ def test_a_loop_that_data_count():
     model = build.model(build.node("Relu", rows))
     for count in (3, 1, 5):
         check_model(model, RNG.standard_normal((1, 8, 9, 7)).astype("f4"), np.float32(count)[...])
+
+
+def test_transposed_matrices_times_vectors_that_are_left_to_onnx_runtime():
+    """Of float64. It leaves the transpose out where it fuses the two."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in "xy")
+    vector = onnx.numpy_helper.from_array(np.array([1.0, 2, 4]), "vector")
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["t", "vector"], ["product"]),
+        helper.make_node("LpNormalization", ["product"], ["y"], axis=0),  # which is theirs
+    ]
+    x.type.tensor_type.shape.dim.add().dim_value = x.type.tensor_type.shape.dim.add().dim_value = 3
+    graph = helper.make_graph(nodes, "g", [x], [y], [vector])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    given = np.arange(9.0).reshape(3, 3)
+    (found,) = Session(model).run(None, {"x": given})
+    product = given.T @ [1.0, 2, 4]
+    np.testing.assert_allclose(found, product / np.linalg.norm(product))

@@ -29,6 +29,7 @@ SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the tar
 SIZES = ("int32", "int64")  # types of values that may be sizes
 AS_ASKED_FOR = {"arena_extend_strategy": 1}  # else an arena doubles each time that it grows
 SHAPES = 64  # of inputs, for which the shapes of outputs are remembered
+WRONG_OF_VECTORS = ["MatmulTransposeFusion"]  # of ONNX Runtime: it leaves the transpose out
 
 
 class OnnxRegion:
@@ -249,10 +250,18 @@ def runtime_session(model: Any, threads: int) -> Any:
         options.add_session_config_entry("session.use_env_allocators", "1")
     try:
         return onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"],
+            disabled_optimizers=WRONG_OF_VECTORS if _multiplies_vectors(model.graph) else None,
+        )  # fmt: skip
     except runtime_errors() as error:
         raise ValueError(f"ONNX Runtime does not take what is left to it: {error}") from None
+
+
+def _multiplies_vectors(graph: Any) -> bool:
+    """Whether a MatMul has a constant or an input of one dimension."""
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    ranks |= {value.name: len(value.type.tensor_type.shape.dim) for value in graph.input}
+    return any(ranks.get(name) == 1 for node in graph.node if node.op_type == "MatMul" for name in node.input)
 
 
 @cache
