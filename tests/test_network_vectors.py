@@ -32,6 +32,14 @@ def test_batch_norms_become_part_of_fully_connected_layers():
     assert [type(step) for step in computed(net)] == [Convolution] * 3
 
 
+def test_fully_connected_layers_read_plain_rows():
+    """In blocks of channels, as other maps may lie, products of rows took up to six times as long."""
+    b = Builder(("n", 40))
+    net = check(b.model(linear(b, b.node("Tanh", linear(b, "x", 40, 203)), 203, 784)), numbers((16, 40)))
+    planned = net.plans()[0].planned
+    assert {planned.layouts.get(name, "channels_first") for name in planned.shapes} == {"channels_first"}
+
+
 def test_sums_of_vectors_become_residuals_of_fully_connected_layers():
     b = Builder(("n", 24))
     x = linear(b, "x", 24, 24)

@@ -36,7 +36,7 @@ from convalgos.network.read_once import read_once
 from convalgos.network.same_values import reading_same
 from convalgos.network.scaled_activations import with_scaled_activations
 from convalgos.network.selections import selections_joined
-from convalgos.network.single_pixels import vectors_as_maps
+from convalgos.network.single_pixels import one_pixel_maps, vectors_as_maps
 from convalgos.network.transposes import transposes_last
 
 Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
@@ -51,7 +51,8 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
     graph = with_activations(with_residuals(graph))
     graph = selections_joined(with_means_ahead(with_norms_ahead(with_scales_ahead(graph))))
     graph = needed(moves_absorbed(with_scaled_activations(needed(graph))))
-    return scales_elementwise(orders_in_filters(graph))
+    graph = orders_in_filters(graph)
+    return scales_elementwise(graph, one_pixel_maps(graph))
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from convalgos.network.channel_scaling import is_scale
 from convalgos.network.graph import Convolution, Elementwise, NetworkGraph, Step, View
 from convalgos.network.same_values import reading_same
 
@@ -14,10 +15,12 @@ PIXELS = (0, -1, 1, 1)  # the view of (N, C) as maps
 
 
 def vectors_as_maps(graph: NetworkGraph) -> NetworkGraph:
-    """Views of such maps as vectors and back are none, and elementwise steps of such vectors are of maps.
+    """Views of such maps as vectors and back are none next to scales, and sums of such vectors are of maps.
 
-    The views that nothing reads then are still there.
+    The views that nothing reads then are still there. Those between two layers stay: behind them inputs are
+    plain rows, which products read as they lie.
     """
+    readers, scales = graph.readers(), {step.output for step in graph.steps if is_scale(step)}
     maps: set[str] = set()  # values (N, C, 1, 1)
     map_of: dict[str, str] = {}  # of vectors, and of values that are a map again
     steps: list[Step] = []
@@ -28,7 +31,8 @@ def vectors_as_maps(graph: NetworkGraph) -> NetworkGraph:
         if isinstance(step, View) and step.shape == PIXELS:
             known = step.inputs[0] if step.inputs[0] in maps else source
             maps.add(step.output)
-            if known is not None:
+            next_to_scale = known in scales or all(map(is_scale, readers[step.output]))
+            if known is not None and next_to_scale:
                 map_of[step.output] = known
         elif isinstance(step, View) and len(step.shape) == 2 and step.shape[0] == 0:
             if step.inputs[0] in maps:
