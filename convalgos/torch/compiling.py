@@ -10,6 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from convalgos.torch.eager import plain_values
 from convalgos.torch.whole_networks import WholeNetwork
 
 NAME = "convalgos"
-SAMPLES = 16  # elements of a parameter that are compared in each call, at least: 0.4 us
+SAMPLES = 8  # elements of a parameter that are compared in each call, at least
+VERSION = attrgetter("_version")
 LOG = logging.getLogger("convalgos.torch")
 OF_ITS_OWN = ("get_attr", "call_module")  # nodes by which a graph is more than its code
 
@@ -62,39 +64,37 @@ class _Bound(nn.Module):
         return self.graph(*arguments)
 
 
-class _Fixed(NamedTuple):
-    """A parameter or a buffer that a network is of, and what tells that nobody has written to it: writes
-    through its `data`, or NumPy, are in no version, and found in some of its elements."""
+class _Fixed:
+    """The parameters and buffers that a network is of, and what tells that nobody has written to them: writes
+    through `data`, or NumPy, are in no version, and found in some elements of each."""
 
-    place: int  # where it is given
-    tensor: Tensor
-    version: int
-    address: int
-    sample: np.ndarray  # a view
-    sampled: bytes
+    def __init__(self, tensors: Sequence[Tensor]):
+        held = [(t, values) for t in tensors if (values := plain_values(t)) is not None and values.size]
+        self._tensors, self._plain = tensors, [tensor for tensor, _ in held]
+        self._told = self._now()
+        samples: dict[np.dtype, list[np.ndarray]] = {}  # views, of one type to be copied at once
+        for _, values in held:
+            flat = values.transpose(np.argsort(values.strides)[::-1]).reshape(-1)  # a view if dense
+            samples.setdefault(flat.dtype, []).append(flat[:: max(1, flat.size // SAMPLES)])
+        self._samples = [(views, np.concatenate(views).tobytes()) for views in samples.values()]
 
-    @classmethod
-    def of(cls, place: int, tensor: Tensor) -> _Fixed:
-        values = plain_values(tensor)
-        values = np.empty(0) if values is None else values
-        flat = values.transpose(np.argsort(values.strides)[::-1]).reshape(-1)  # as it lies: a view if dense
-        sample = flat[:: max(1, flat.size // SAMPLES)]
-        return cls(place, tensor, tensor._version, tensor.data_ptr(), sample, sample.tobytes())
+    def are(self, tensors: Sequence[Any]) -> bool:
+        """Whether others are the same, as they were."""
+        if len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
+            return False
+        if self._now() != self._told:
+            return False
+        return all(np.concatenate(views).tobytes() == sampled for views, sampled in self._samples)
 
-    def is_of(self, tensor: Tensor) -> bool:
-        return (
-            tensor is self.tensor
-            and tensor._version == self.version
-            and tensor.data_ptr() == self.address
-            and self.sample.tobytes() == self.sampled
-        )
+    def _now(self) -> tuple[list[int], list[int]]:
+        return [*map(VERSION, self._tensors)], [*map(Tensor.data_ptr, self._plain)]
 
 
 class _Binding(NamedTuple):
     """A network, and the parameters and buffers that it is of."""
 
     calls: WholeNetwork
-    parameters: list[_Fixed]
+    fixed: _Fixed
 
 
 class CompiledGraph:
@@ -110,13 +110,9 @@ class CompiledGraph:
 
     def __call__(self, *arguments: Any) -> Any:
         binding = self._binding
-        if binding is not None:
-            for fixed in binding.parameters:
-                if not fixed.is_of(arguments[fixed.place]):  # somebody wrote to it
-                    binding = None
-                    break
-        if binding is None:
-            binding = self._bind([arguments[i] for i in self._inputs.fixed])
+        fixed = [arguments[i] for i in self._inputs.fixed]
+        if binding is None or not binding.fixed.are(fixed):  # somebody wrote to one
+            binding = self._bind(fixed)
         return binding.calls(*[arguments[i] for i in self._inputs.given])
 
     def _calls_of(self, code: str | None, parameters: Sequence[Tensor]) -> WholeNetwork | None:
@@ -125,9 +121,7 @@ class CompiledGraph:
         binding = self._binding
         if code is None or code != self._code or binding is None:
             return None
-        pairs = zip(binding.parameters, parameters, strict=False)
-        same = len(parameters) == len(binding.parameters) and all(own.is_of(t) for own, t in pairs)
-        return binding.calls if same else None
+        return binding.calls if binding.fixed.are(parameters) else None
 
     def _bind(self, parameters: list[Tensor]) -> _Binding:
         alike = (other._calls_of(self._code, parameters) for other in list(_all))
@@ -135,7 +129,7 @@ class CompiledGraph:
         if calls is None:
             bound = _Bound(self.graph, self._inputs, parameters).eval()
             calls = WholeNetwork(bound, bound, self._inputs.open, partial(LOG.info, "%s"))
-        self._binding = _Binding(calls, list(map(_Fixed.of, self._inputs.fixed, parameters)))
+        self._binding = _Binding(calls, _Fixed(parameters))
         return self._binding
 
 
