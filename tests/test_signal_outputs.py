@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+import scipy.signal
 
 import convalgos as ca
 from convalgos.core import arrays
@@ -96,6 +97,16 @@ def test_in2_that_broadcasts_does_not_write_more_than_is_asked_for():
     assert np.isnan(out).all()
     assert ca.signal.fftconvolve(*given, out=out[:1]).base is out
     np.testing.assert_array_equal(out[:1], ca.signal.fftconvolve(*given))
+
+
+def test_columns_of_results_as_long_as_wide():
+    """A plan writes lines that lie as columns: not at once, though `out` has the shape that it writes."""
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((500, 540)), rng.standard_normal((41, 1))
+    for _ in range(3):
+        out = np.full((540, 540), np.nan)
+        ca.signal.fftconvolve(x, w, "full", 0, out=out)
+        np.testing.assert_allclose(out, scipy.signal.fftconvolve(x, w, "full", 0), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", CALLS)

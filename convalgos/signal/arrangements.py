@@ -100,5 +100,6 @@ def arranged(x_shape: Shape, w_shape: Shape, convolved: Axes, others: Axes, want
     back = tuple(np.argsort(order).tolist())
     return Arrangement(
         tuple(kept), order, (n, g, *spatial), (*groups, *filters, *batch, *convolved),
-        (g * k, 1, *(w_shape[i] for i in convolved)), tuple(padding), g, tuple(whole), back, back == order,
+        (g * k, 1, *(w_shape[i] for i in convolved)), tuple(padding), g, tuple(whole), back,
+        order == tuple(sorted(order)),
     )  # fmt: skip
