@@ -383,3 +383,23 @@ def test_products_along_axes_of_single_elements_keep_their_type(types):
         for axes in (None, [1, 2], [-2], [1, -3, 2]):
             y, wanted = (getattr(m, name)(x, w, mode, axes) for m in (ca.signal, scipy.signal))
             assert y.dtype == wanted.dtype and y.shape == wanted.shape and np.allclose(y, wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("char", "fdFD")
+@pytest.mark.parametrize(
+    "shapes", [((8, 7, 7, 4), (2, 2, 3, 2)), ((9, 8, 7, 5), (7, 8, 6, 5)), ((3, 2, 4, 3, 2), (2,) * 5)]
+)
+def test_transforms_along_more_axes_than_plans_have(shapes, char):
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(char) for shape in shapes)
+    for mode in ("full", "same", "valid"):
+        for name in ("convolve", "correlate"):
+            ours, theirs = (getattr(m.signal, name)(x, w, mode, "fft") for m in (ca, scipy))
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(
+                ours, theirs, atol=(1e-4 if char in "fF" else 1e-12) * abs(theirs).max()
+            )
+    x.flat[5] = np.nan
+    with pytest.warns(RuntimeWarning, match="NAN"):
+        y = ca.signal.convolve(x, w, "full", "fft")
+    assert np.isnan(y).all()

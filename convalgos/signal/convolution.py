@@ -164,7 +164,9 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     if dtype.kind == "b" or (mode == "valid" and larger(x.shape, w.shape) is None):
         return None
     if x.ndim > MOST_AXES and _convolved(x, w) > MOST_AXES:
-        return None
+        one_precision = dtype.kind in "fc" and x.dtype.char.lower() == w.dtype.char.lower()
+        whole = method == "fft" and one_precision and all_finite(x) and all_finite(w)
+        return short_signals.transformed(x, w, mode) if whole else None
     if (kept := longer_axes(x.shape, w.shape)) is not None:
         y = by_plan(*in_axes(x, w, kept), mode, method)
         return None if y is None else in_all_axes(y, kept, x.ndim)
