@@ -38,9 +38,10 @@ class _Windows(NamedTuple):
 
     @property
     def even(self) -> tuple[int, int] | None:
-        """Their length and the step from one to the next, where each has the same."""
+        """Their length and the step from one to the next, where each has the same; a step is no 0."""
         steps = {after - before for before, after in pairwise(self.begins)} or {1}
-        return (self.lengths[0], steps.pop()) if len({*self.lengths}) == len(steps) == 1 else None
+        alike = len({*self.lengths}) == len(steps) == 1 and 0 not in steps
+        return (self.lengths[0], steps.pop()) if alike else None
 
 
 def _pooled(t: Translation, op: str, x: Value, sizes: list[int]) -> Value:
