@@ -160,7 +160,8 @@ def narrowed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """So many from one on."""
     x, axis = t.value(a["self"]), _axis(a)
     start, length = known_sizes([a["start"], a["length"]])
-    start += 0 if start >= 0 else known_sizes([t.shape(x)[axis]])[0]
+    if start < 0:
+        start += known_sizes([t.shape(x)[axis]])[0]
     return part_of(t, x, axis, start, start + length)
 
 
