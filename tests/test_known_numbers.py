@@ -142,3 +142,33 @@ def test_what_is_written_through_parts_of_open_sizes_or_data_is_not_taken_for_wh
         for shape in ((2, 3, 4), (3, 3, 5)):
             x = torch.randn(shape)
             torch.testing.assert_close(net(x), function(module, x))
+
+
+def test_state_is_refused_and_what_is_laid_down_is_not():
+    def keeps_state(m, x):
+        m.numbers = torch.tanh(m.numbers + x[0, 0, :3])
+        return x * m.numbers[0]
+
+    def counts(m, x):
+        m.numbers = m.numbers + 1
+        return x * m.numbers[0].item()
+
+    def lays_down(m, x):
+        m.numbers = x.softmax(-1)
+        return m.numbers * 2
+
+    def grows(m, x):
+        longer = m.numbers.shape[0] < x.shape[2]
+        m.numbers = torch.arange(x.shape[2]) if longer else m.numbers.to("cpu")
+        return x + m.numbers[: x.shape[2]]
+
+    x = torch.randn(2, 3, 4)
+    for function in (keeps_state, counts):
+        with pytest.raises(ValueError, match="another tensor in the place of numbers"):
+            from_torch(Holds(function).eval(), x)
+    for function in (lays_down, grows):
+        for given in (x, x[:, :, :2].contiguous()):
+            module = Holds(function).eval()
+            net = from_torch(module, given)
+            assert module.numbers.tolist() == [1, -2, 3]
+            torch.testing.assert_close(net(given), module(given))

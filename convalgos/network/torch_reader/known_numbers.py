@@ -42,6 +42,7 @@ class KnownNumbers(TorchFunctionMode):
     def __init__(self, held: Mapping[Tensor, Tensor]) -> None:
         super().__init__()
         self._known: dict[int, _Known] = {}  # by the id of a tensor
+        self.read: set[int] = set()  # ids of tensors whose numbers functions took
         self._is_written = False  # something that is known perhaps, and torch has not counted it
         for stand_in, numbers in held.items():
             self._know(stand_in, numbers)
@@ -50,23 +51,27 @@ class KnownNumbers(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function in ASKED and (found := self._numbers(args[0])) is not None:
-            with _disable_current_modes():
-                return function(found)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        numbers = [*map(self._numbers, tensors)]  # of attributes, before they are written
+        if function in ASKED:
+            self.read.add(id(args[0]))
+            if numbers[0] is not None:
+                with _disable_current_modes():
+                    return function(numbers[0])
         if function is Tensor.__iter__:
             return iter(self.__torch_function__(Tensor.unbind, types, args))
         if function == DATA:  # writes to what `detach` gives are counted
-            function, args = Tensor.detach, args[:1]
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                self._numbers(leaf)  # of attributes, before they are written
+            function = Tensor.detach
         result = function(*args, **kwargs)
+        given = list(result) if isinstance(result, tuple | list) else [result]
+        if any(isinstance(y, Tensor) for y in given):  # no size
+            self.read.update(map(id, tensors))
         if _writes_uncounted(function):
             self._known.clear()
             self._is_written = True
         else:
-            self._follow(function, leaves, spec, result)
+            self._follow(function, leaves, spec, given)
         return result
 
     def _know(self, tensor: Tensor, numbers: Tensor) -> None:
@@ -81,10 +86,9 @@ class KnownNumbers(TorchFunctionMode):
         known = self._known.get(id(leaf))
         return known.numbers if known is not None and known.version == leaf._version else None
 
-    def _follow(self, function: Any, leaves: Sequence[Any], spec: Any, result: Any) -> None:
+    def _follow(self, function: Any, leaves: Sequence[Any], spec: Any, given: Sequence[Any]) -> None:
         """Know what a function made of what is known."""
         numbers = [self._numbers(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-        given = list(result) if isinstance(result, tuple | list) else [result]
         if not (numbers or function in MAKERS) or any(known is None for known in numbers):
             return
         if not all(isinstance(y, Tensor) for y in given) or any(map(_is_open, (*leaves, *given))):
@@ -95,11 +99,6 @@ class KnownNumbers(TorchFunctionMode):
             found = _computed(function, leaves, spec, numbers)
         for y, values in zip(given, found, strict=False):
             self._know(y, values)
-
-
-def held_by(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers and parameters of a module, by name."""
-    return {**dict(module.named_buffers()), **dict(module.named_parameters())}
 
 
 def _computed(
