@@ -18,7 +18,6 @@ from convalgos.network.attention import Product
 from convalgos.network.compared import compared
 from convalgos.network.filters import has_filter
 from convalgos.network.graph import Convolution, Elementwise, Foreign, Resizing, View
-from convalgos.network.onnx_reader.elementwise import LARGEST
 from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.onnx.session import Session
 
@@ -131,8 +130,8 @@ def test_activations_become_part_of_convolutions_however_they_are_spelled():
         (Activation("hard_swish"), lambda x: b.node("Mul", x, b.node("HardSigmoid", x, alpha=1 / 6))),
         (Activation("gelu_tanh"), lambda x: b.node("Gelu", x, approximate="tanh")),
         (Activation("clip", 0, 1), lambda x: b.node("HardSigmoid", x, alpha=0.2)),  # and a scaled filter
-        (Activation("clip", -0.25, LARGEST), lambda x: b.node("Max", x, np.full((1, 1, 1), -0.25, "f4"))),
-        (Activation("clip", -LARGEST, 0.5), lambda x: b.node("Min", np.float32(0.5), x)),
+        (Activation("clip", -0.25, math.inf), lambda x: b.node("Max", x, np.full((1, 1, 1), -0.25, "f4"))),
+        (Activation("clip", -math.inf, 0.5), lambda x: b.node("Min", np.float32(0.5), x)),
         (Activation("tanh"), lambda x: b.node("Tanh", x)),
         (Activation("elu", 0.5, 1), lambda x: b.node("Elu", x, alpha=0.5)),
         (activation_of("selu"), lambda x: b.node("Selu", x)),
@@ -178,6 +177,16 @@ def test_limits_that_are_no_activation():
     net = check(b.model(whole, of_two, of_three, wider, channels), numbers(SHAPE) * 4)
     assert not any(isinstance(s, Elementwise) and s.activation for s in net.graph.steps)
     assert np.isnan(from_onnx(b.model(of_none))(numbers(SHAPE))).all()
+
+
+def test_infinities_stay_where_there_is_no_limit():
+    b = Builder()
+    limited = [b.node(op, "x", np.float32(0.5)) for op in ("Max", "Min")]
+    model = b.model(*limited, b.node("Clip", "x", np.float32(-np.inf), np.float32(1)))
+    x = numbers(SHAPE)
+    x.reshape(-1)[[1, 20, 30]] = np.inf, -np.inf, np.nan
+    for y, wanted in zip(from_onnx(model)(x), reference(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(y, wanted)
 
 
 def test_sums_become_residuals_of_one_convolution():

@@ -10,6 +10,7 @@ from torch import nn  # noqa: E402
 from convalgos.core.errors import Unsupported  # noqa: E402
 from convalgos.network.network import Network  # noqa: E402
 from convalgos.network.torch_reader.graph import from_torch, graph_of_module  # noqa: E402
+from convalgos.torch import freeze  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -192,6 +193,25 @@ def test_masks_that_pick_elements_have_shapes():
 
     steps = checked(Does(forward, conv=nn.Conv2d(4, 4, 1)))
     assert "Foreign" in kinds(steps)
+
+
+def test_sizes_that_follow_from_numbers_are_refused():
+    """Also where zeros and ones give as many: one element, or none."""
+
+    def alike(m, x):
+        return torch.unique(m.conv(x).round()) * 2
+
+    def picked(m, x):
+        return m.conv(x)[x == 0.5] * 2
+
+    x = torch.rand(2, 4, 5, 6)
+    x[0, 0, 0, 0] = 0.5
+    for function in (alike, picked):
+        module = Does(function, conv=nn.Conv2d(4, 4, 1)).eval()
+        with pytest.raises(ValueError, match="sizes that follow from numbers"):
+            from_torch(module, x)
+        with torch.no_grad():
+            torch.testing.assert_close(freeze(module, x)(x), module(x))
 
 
 def test_writes_through_views_are_seen():

@@ -1,5 +1,6 @@
 """Operators of torch that networks compute themselves: their numbers, and that nothing is left to torch."""
 
+import math
 from unittest.mock import patch
 
 import pytest
@@ -113,7 +114,8 @@ def written(x):
         lambda x: (x > 0).to(x) + (x < 1).to("cpu", torch.float32) + x.to(device="cpu", dtype=torch.int64),
         lambda x: written(2 * x), lambda x: torch.slice_scatter(x, -x[:, :1], 1, -1),
         lambda x: torch.select_scatter(x, x[0].long(), 0, -1).slice_scatter(x + 1, 3, 0),
-        lambda x: x.narrow(2, 1, 3) + x.narrow(-2, 2, 3),
+        lambda x: x.narrow(2, 1, 3) + x.narrow(-2, 2, 3), lambda x: x.narrow(3, -2, 2) + x.narrow(3, -6, 2),
+        lambda x: F.adaptive_avg_pool2d(x[..., :1], (3, 4)) - F.adaptive_max_pool2d(x[:, :, :1], (3, 4)),
         lambda x: F.adaptive_avg_pool2d(x, (3, 4)) + F.adaptive_max_pool2d(x, (3, 4)),
         lambda x: F.adaptive_avg_pool2d(x, (7, 2)) - F.adaptive_max_pool2d(x, (7, 2)),
         lambda x: F.adaptive_max_pool1d(x[0], 4) * F.adaptive_avg_pool1d(x[1], 4),
@@ -227,6 +229,30 @@ def test_transposed_filters_that_are_computed():
         return F.leaky_relu(y, 0.2).reshape(2, 5, 17, 13)
 
     assert "DynamicConvolution" in kinds(own(Does(modulated), torch.randn(2, 4, 9, 7)))
+
+
+def test_infinities_stay_where_there_is_no_limit():
+    x = torch.randn(2, 3, 5, 6)
+    x[:, :, 0, 1:4] = torch.tensor([math.inf, -math.inf, math.nan])
+    for function in (
+        lambda x: x.clamp_min(-0.5), lambda x: x.clamp_max(0.5), lambda x: x.clamp(-math.inf, 0.5),
+        lambda x: torch.maximum(x, torch.tensor(0.25)), lambda x: torch.min(torch.tensor(0.25), x),
+    ):  # fmt: skip
+        module = Does(lambda m, x, function=function: function(x) * 2).eval()
+        torch.testing.assert_close(from_torch(module, x)(x), module(x), equal_nan=True)
+
+
+def test_pooling_of_one_map_or_of_an_open_size_is_left():
+    def of_one(m, x):
+        return F.adaptive_avg_pool2d(x, (2, 3)) * 2, F.adaptive_max_pool2d(x, (1, 1)) + 1
+
+    checked(Does(of_one), torch.randn(2, 5, 6))
+    checked(Does(of_one), torch.randn(2, 2, 3))
+    pool = Does(lambda m, x: F.adaptive_max_pool1d(x, 8) * 2).eval()
+    net = from_torch(pool, torch.randn(2, 5, 8), any_size=True)
+    for size in (8, 4, 11):
+        x = torch.randn(3, 5, size)
+        torch.testing.assert_close(net(x), pool(x))
 
 
 def test_what_has_no_such_operators_says_why():

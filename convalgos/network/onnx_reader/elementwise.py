@@ -6,6 +6,8 @@ each channel by itself; passes make it part of the convolution before it where t
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from convalgos.core.epilogue import NAMED, Activation
@@ -23,7 +25,7 @@ FUNCTIONS = {
     "Floor": "floor", "Ceil": "ceil", "Round": "rint",
 }  # fmt: skip
 INVERSE = {"subtract": "negative", "divide": "reciprocal"}
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)  # the limits of a Clip without them
 
 
 def activated_by(activation: Activation) -> Maker:
@@ -48,8 +50,7 @@ def clip(node: OnnxNode, model: OnnxModel) -> Steps:
             if value is None or value.size != 1:
                 return None
             ends[i] = float(value.reshape(-1)[0])
-    low, high = max(ends[0], -LARGEST), min(ends[1], LARGEST)
-    return activated_by(Activation("clip", low, high))(node, model) if low <= high else None
+    return activated_by(Activation("clip", *ends))(node, model) if ends[0] <= ends[1] else None
 
 
 def limited_by_number(is_low: bool) -> Maker:
@@ -64,9 +65,9 @@ def limited_by_number(is_low: bool) -> Maker:
         if number is None or number.size != 1 or shape is None or number.ndim > len(shape):
             return None
         limit = float(number.reshape(-1)[0])
-        if not abs(limit) <= LARGEST:
+        if math.isnan(limit):
             return None
-        ends = (limit, LARGEST) if is_low else (-LARGEST, limit)
+        ends = (limit, math.inf) if is_low else (-math.inf, limit)
         return [Elementwise(node.name, (arrays[0],), node.outputs[0], "identity", Activation("clip", *ends))]
 
     return make

@@ -8,16 +8,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import fx
 
-from convalgos.network.torch_reader.shapes import known_sizes, only_first_read, sizes_of, spatial_dimensions
+from convalgos.network.torch_reader.shapes import (
+    are_same_sizes,
+    known_sizes,
+    only_first_read,
+    sizes_of,
+    spatial_dimensions,
+)
 from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 
-def adaptive_pooling_nodes(op: str) -> Translate:
+def adaptive_pooling_nodes(op: str, ndim: int) -> Translate:
     """By `MaxPool` or `AveragePool`; of maxima, their places must not be read."""
 
     def translate(t: Translation, node: fx.Node, a: Arguments) -> Value | list[Value]:
         only_first_read(node)
-        sizes = sizes_of(a["output_size"], spatial_dimensions(a["self"]))
+        if spatial_dimensions(a["self"]) != ndim:
+            raise Left("takes one map without a batch")
+        sizes = sizes_of(a["output_size"], ndim)
         made = _pooled(t, op, t.value(a["self"]), sizes)
         return [made] if isinstance(node.meta["val"], tuple | list) else made
 
@@ -38,14 +46,15 @@ class _Windows(NamedTuple):
 
     @property
     def even(self) -> tuple[int, int] | None:
-        """Their length and the step from one to the next, where each has the same."""
+        """Their length and the step from one to the next, where each has the same; a step is no 0."""
         steps = {after - before for before, after in pairwise(self.begins)} or {1}
-        return (self.lengths[0], steps.pop()) if len({*self.lengths}) == len(steps) == 1 else None
+        alike = len({*self.lengths}) == len(steps) == 1 and 0 not in steps
+        return (self.lengths[0], steps.pop()) if alike else None
 
 
 def _pooled(t: Translation, op: str, x: Value, sizes: list[int]) -> Value:
     lead, own = t.shape(x)[:2], t.shape(x)[2:]
-    if (*sizes,) == own:
+    if are_same_sizes(sizes, own):
         return x
     if {*sizes} == {1}:
         return t.between(f"Global{op}", [x], (*lead, *sizes))

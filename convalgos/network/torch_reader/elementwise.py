@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,6 @@ from convalgos.core.epilogue import NAMED, Activation
 from convalgos.network.onnx_reader.patterns import ACTIVATION
 from convalgos.network.torch_reader.shapes import known_sizes
 from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def _operands(t: Translation, a: Arguments, dtype: str) -> list[Value]:
@@ -140,9 +139,9 @@ def clip_nodes(low: str, high: str) -> Translate:
             raise Left("clips to ends that are computed")
         if ends == (0, None):
             return Activation("relu")
-        least = -LARGEST if ends[0] is None else float(ends[0])
-        most = LARGEST if ends[1] is None else float(ends[1])
-        if not -LARGEST <= least <= most <= LARGEST:
+        least = -math.inf if ends[0] is None else float(ends[0])
+        most = math.inf if ends[1] is None else float(ends[1])
+        if not least <= most:
             raise Left(f"clips to {least} and {most}")
         return Activation("clip", least, most)
 

@@ -16,7 +16,8 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from convalgos.network.torch_reader.known_numbers import KnownNumbers, held_by
+from convalgos.network.torch_reader.held_tensors import held_by, state_of, tensors_held
+from convalgos.network.torch_reader.known_numbers import KnownNumbers
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.wrapped import unwrap
 from convalgos.network.torch_reader.writes import (
@@ -71,6 +72,7 @@ class _Outputs:
 
     leaves: list[Any]
     spec: Any
+    state: str  # the name of an attribute that each call reads and replaces; "" if none
 
 
 class _Flat(nn.Module):
@@ -89,9 +91,11 @@ class _Flat(nn.Module):
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         arguments, keywords = pytree.tree_unflatten(leaves, self.in_spec)
         held = {stand_in: self.held[0][name] for name, stand_in in held_by(self.module).items()}
+        before, known = tensors_held(self.module), KnownNumbers(held)
         deadline = _Deadline(self.seconds) if self.seconds < math.inf else nullcontext()
-        with deadline, KnownNumbers(held):
+        with deadline, known:
             outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
+        self.outputs.state = state_of(before, self.module, known.read)
         self.outputs.leaves = [TENSOR if isinstance(y, Tensor) else y for y in outputs]
         return tuple(y for y in outputs if isinstance(y, Tensor))
 
@@ -140,6 +144,10 @@ def export_module(
             )
             if any(isinstance(leaf, torch.SymInt | torch.SymFloat) for leaf in flat.outputs.leaves):
                 raise ValueError("it returns sizes of its inputs")
+            if name := flat.outputs.state:
+                raise ValueError(
+                    f"it puts another tensor in the place of {name}, which the next call would read"
+                )
             graph = _graph_of(program)
             if getattr(module, "writes_are_seen", False):
                 check_arguments(graph)

@@ -74,6 +74,7 @@ def graph_of_module(
         while (graph := reader.graph()) is None:
             reader = _Reader(exported.graph, left)
     _check_types(graph)
+    _check_sizes(graph)
     graph = replace(graph, shapes={name: exported.sizes.shapes[name] for name in graph.inputs})
     return TorchGraph(graph, exported, {node.name: why for node, why in left.items()})
 
@@ -132,3 +133,11 @@ def _check_types(graph: NetworkGraph) -> None:
     for name in (*graph.inputs, *(name for step in graph.steps for name in step.outputs)):
         if not hasattr(np, dtype := graph.dtypes.get(name, "float32")):
             raise ValueError(f"{name} is of {dtype}, which NumPy has not")
+
+
+def _check_sizes(graph: NetworkGraph) -> None:
+    """Raise ValueError where torch gives arrays whose sizes follow from numbers."""
+    for step in graph.steps:
+        region = step.region if isinstance(step, Foreign) else None
+        if isinstance(region, TorchRegion) and region.sizes_follow_from_numbers:
+            raise ValueError(f"torch's {region.what} give sizes that follow from numbers")

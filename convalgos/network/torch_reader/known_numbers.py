@@ -7,8 +7,8 @@ makes of its shapes and of such tensors alone, is computed beside, and told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,19 @@ MAKERS = frozenset((torch.arange, torch.tensor, torch.full, torch.zeros, torch.o
 ASKED = frozenset((
     Tensor.tolist, Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__bool__, Tensor.__index__,
 ))  # fmt: skip
+DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+class _Known(NamedTuple):
+    """A tensor, what torch counted of the writes to its memory as its numbers were seen, and these."""
+
+    tensor: Tensor
+    version: int
+    numbers: Tensor
 
 
 class KnownNumbers(TorchFunctionMode):
-    """Within it, tensors that no input has a part in tell their numbers.
+    """Within it, tensors that no input has a part in tell their numbers, until somebody writes to them.
 
     Args:
         held: the buffers and parameters of the module, by what stands for them during the export.
@@ -32,86 +41,90 @@ class KnownNumbers(TorchFunctionMode):
 
     def __init__(self, held: Mapping[Tensor, Tensor]) -> None:
         super().__init__()
-        # by the id of a tensor: itself, and its numbers
-        self._known = {id(one): (one, numbers) for one, numbers in held.items() if numbers.numel() <= MOST}
-        self._is_written = False  # something that was known
+        self._known: dict[int, _Known] = {}  # by the id of a tensor
+        self.read: set[int] = set()  # ids of tensors whose numbers functions took
+        self._is_written = False  # something that is known perhaps, and torch has not counted it
+        for stand_in, numbers in held.items():
+            self._know(stand_in, numbers)
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function in ASKED and (found := self._numbers(args[0])) is not None:
-            with _disable_current_modes():
-                return function(found)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        numbers = [*map(self._numbers, tensors)]  # of attributes, before they are written
+        if function in ASKED:
+            self.read.add(id(args[0]))
+            if numbers[0] is not None:
+                with _disable_current_modes():
+                    return function(numbers[0])
         if function is Tensor.__iter__:
             return iter(self.__torch_function__(Tensor.unbind, types, args))
+        if function == DATA:  # writes to what `detach` gives are counted
+            function = Tensor.detach
         result = function(*args, **kwargs)
-        self._follow(function, args, kwargs, result)
+        given = list(result) if isinstance(result, tuple | list) else [result]
+        if any(isinstance(y, Tensor) for y in given):  # no size
+            self.read.update(map(id, tensors))
+        if _writes_uncounted(function):
+            self._known.clear()
+            self._is_written = True
+        else:
+            self._follow(function, leaves, spec, given)
         return result
+
+    def _know(self, tensor: Tensor, numbers: Tensor) -> None:
+        if numbers.numel() <= MOST and not tensor.is_inference():  # whose writes are not counted
+            self._known[id(tensor)] = _Known(tensor, tensor._version, numbers)
 
     def _numbers(self, leaf: Tensor) -> Tensor | None:
         """What is known of a tensor. Attributes that are neither buffers nor parameters are themselves."""
-        if (known := self._known.get(id(leaf))) is not None:
-            return known[1]
         is_attribute = type(leaf) in (Tensor, nn.Parameter) and not self._is_written
-        return leaf if is_attribute and leaf.numel() <= MOST else None
+        if is_attribute and id(leaf) not in self._known:
+            self._know(leaf, leaf)
+        known = self._known.get(id(leaf))
+        return known.numbers if known is not None and known.version == leaf._version else None
 
-    def _follow(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _follow(self, function: Any, leaves: Sequence[Any], spec: Any, given: Sequence[Any]) -> None:
         """Know what a function made of what is known."""
-        leaves, spec = pytree.tree_flatten((args, kwargs))
         numbers = [self._numbers(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-        if any(known is not None for known in numbers) and _writes(function, kwargs):
-            self._known.clear()  # also what others see of the same memory
-            self._is_written = True
-            return
-        given = list(result) if isinstance(result, tuple | list) else [result]
         if not (numbers or function in MAKERS) or any(known is None for known in numbers):
             return
         if not all(isinstance(y, Tensor) for y in given) or any(map(_is_open, (*leaves, *given))):
             return
         if sum(y.numel() for y in given) > MOST:
             return
-        known = iter(numbers)
-        own = [next(known) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        again, keywords = pytree.tree_unflatten(own, spec)
         with _disable_current_modes():
-            found = _computed(function, again, keywords)
-        if found is None:
-            self._known.clear()
-        else:
-            self._known |= {id(y): (y, values) for y, values in zip(given, found, strict=True)}
+            found = _computed(function, leaves, spec, numbers)
+        for y, values in zip(given, found, strict=False):
+            self._know(y, values)
 
 
-def held_by(module: nn.Module) -> dict[str, Tensor]:
-    """The buffers and parameters of a module, by name."""
-    return {**dict(module.named_buffers()), **dict(module.named_parameters())}
-
-
-def _computed(function: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
-    """What it gives; None of what writes into an argument, or draws numbers, which are others each time."""
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    before, state = [tensor._version for tensor in tensors], torch.get_rng_state()
+def _computed(
+    function: Any, leaves: Sequence[Any], spec: Any, numbers: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """What it gives of copies, as it may write to them; nothing where it draws numbers, which are others each
+    time."""
+    copies = (known.clone() for known in numbers if known is not None)
+    own = [next(copies) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    args, kwargs = pytree.tree_unflatten(own, spec)
+    state = torch.get_rng_state()
     found = function(*args, **kwargs)
     if not torch.equal(state, torch.get_rng_state()):
         torch.set_rng_state(state)
-        return None
-    if before != [tensor._version for tensor in tensors]:
-        return None
+        return []
     return [found] if isinstance(found, Tensor) else list(found)
 
 
-def _writes(function: Any, kwargs: Any) -> bool:
-    """Whether it changes an argument."""
+def _writes_uncounted(function: Any) -> bool:
+    """Whether it changes tensors, and torch does not count it: attributes, and lists of tensors."""
     name = getattr(function, "__name__", "").partition(".")[0]
-    if kwargs.get("out") is not None or name in ("__set__", "__setitem__"):
-        return True
-    return (name.endswith("_") and not name.endswith("__")) or (
-        name.startswith("__i") and name not in ("__invert__", "__iter__", "__int__", "__index__")
-    )
+    return name == "__set__" or (name.startswith("_foreach_") and name.endswith("_"))
 
 
 def _is_open(leaf: Any) -> bool:
-    """Whether it is a size that is open, or a tensor of one, or on another device."""
+    """Whether it is a size that is open, or a tensor of one, or on another device, or draws numbers."""
     if isinstance(leaf, Tensor):
         return leaf.device.type != "cpu" or any(map(_is_open, leaf.shape))
-    return isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool | torch.Generator)

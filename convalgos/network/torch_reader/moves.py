@@ -158,8 +158,11 @@ def sliced_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 def narrowed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """So many from one on."""
+    x, axis = t.value(a["self"]), _axis(a)
     start, length = known_sizes([a["start"], a["length"]])
-    return part_of(t, t.value(a["self"]), _axis(a), start, start + length)
+    if start < 0:
+        start += known_sizes([t.shape(x)[axis]])[0]
+    return part_of(t, x, axis, start, start + length)
 
 
 def split_nodes(t: Translation, node: fx.Node, a: Arguments) -> Sequence[Value]:

@@ -147,8 +147,8 @@ for _ndim in (1, 2, 3):
     MAPS |= {
         getattr(ATEN, f"max_pool{_ndim}d").default: maps.pooling_nodes("MaxPool", _ndim),
         getattr(ATEN, f"avg_pool{_ndim}d").default: maps.pooling_nodes("AveragePool", _ndim),
-        getattr(ATEN, f"adaptive_avg_pool{_ndim}d").default: adaptive_pooling_nodes("AveragePool"),
-        getattr(ATEN, f"adaptive_max_pool{_ndim}d").default: adaptive_pooling_nodes("MaxPool"),
+        getattr(ATEN, f"adaptive_avg_pool{_ndim}d").default: adaptive_pooling_nodes("AveragePool", _ndim),
+        getattr(ATEN, f"adaptive_max_pool{_ndim}d").default: adaptive_pooling_nodes("MaxPool", _ndim),
         getattr(ATEN, f"upsample_nearest{_ndim}d").vec: maps.upsampling_nodes,
         getattr(ATEN, f"upsample_nearest{_ndim}d").default: maps.upsampling_nodes,
     }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from convalgos.network.graph import Sizes
 from convalgos.network.torch_reader.translation import operator_name
@@ -35,6 +36,7 @@ class TorchRegion:
         self.operators: Sequence[str] = [operator_name(node) for node in called]
         self.what = ", ".join(dict.fromkeys(self.operators))
         self.nodes = len(nodes)
+        self.sizes_follow_from_numbers = any(free_unbacked_symbols(node.meta["val"]) for node in outputs)
         self._dtypes = [tensors[0].meta["val"].dtype for tensors in inputs.values()]
         self._module = _cut_out(module, nodes, inputs, outputs, same)
 
@@ -50,23 +52,16 @@ class TorchRegion:
         try:
             try:
                 with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
-                    return self._shapes_of(torch.zeros, inputs)
+                    return self._shapes_on_zeros(inputs)
             except of_numbers:  # an operator looks at numbers, as istft at its window
                 with torch.random.fork_rng(devices=[]):
-                    return self._shapes_of_numbers(inputs)
+                    return self._shapes_on_zeros(inputs)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise ValueError(f"torch's {self.what} do not take {inputs}: {error}") from None
 
-    def _shapes_of_numbers(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
-        """Those that do not change with the numbers of the inputs."""
-        zeros, ones = (self._shapes_of(make, inputs) for make in (torch.zeros, torch.ones))
-        if zeros != ones:
-            raise ValueError(f"what they give has sizes that follow from numbers, {zeros} or {ones}")
-        return zeros
-
-    def _shapes_of(self, make: Callable[..., torch.Tensor], inputs: Sequence[Sizes]) -> Sequence[Sizes]:
+    def _shapes_on_zeros(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         with torch.no_grad():
-            given = [make(tuple(s), dtype=d) for s, d in zip(inputs, self._dtypes, strict=True)]
+            given = [torch.zeros(tuple(s), dtype=d) for s, d in zip(inputs, self._dtypes, strict=True)]
             return [tuple(map(int, y.shape)) for y in self._module(*given)]
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:

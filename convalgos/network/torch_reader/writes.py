@@ -22,7 +22,7 @@ class Memories:
         self._nodes: defaultdict[int, list[fx.Node]] = defaultdict(list)
         same: dict[int, int] = {}  # what torch takes for memory of its own
         for node in self.place:
-            memory = _memory(node.meta.get("val"))
+            memory = memory_of(node.meta.get("val"))
             if memory is None:
                 continue
             if _name(node) in (*IN_TRAINING, "alias") and node.args[0] in self._of:
@@ -80,11 +80,11 @@ def check_writes(graph: fx.GraphModule) -> None:
             if node.op == "get_attr":
                 name = str(node.target).removeprefix("module.")
                 raise ValueError(f"it writes into {name}, which the next call would read")
-            if not _tells_memory(node, memories):
+            if not _tellsmemory_of(node, memories):
                 raise ValueError(f"it writes into what {_name(node)} gives, which is the memory of its input")
 
 
-def _tells_memory(node: fx.Node, memories: Memories) -> bool:
+def _tellsmemory_of(node: fx.Node, memories: Memories) -> bool:
     """Whether an operator tells that what it gives lies in the memory of what it reads, where it does."""
     schema = getattr(node.target, "_schema", None)
     told = schema is None or any(r.alias_info for r in schema.returns)
@@ -153,7 +153,7 @@ def _name(node: fx.Node) -> str:
     return name.removeprefix("aten::") if name.startswith("aten::") else ""
 
 
-def _memory(value: Any) -> int | None:
+def memory_of(value: Any) -> int | None:
     """What tells the memory of a tensor from others; of several, as of a split, that of the first."""
     if isinstance(value, tuple | list):
         value = next(iter(value), None)
