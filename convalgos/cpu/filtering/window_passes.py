@@ -50,7 +50,7 @@ class WeightedPass:
     ):  # fmt: skip
         self.dtype, self._types, self._spanned = y, (x, y), spanned
         self._w, self._along, self._sums, self._fill = w, along, sums, float(fill)
-        # by elements of a pixel and taps of axes: pixels of one element leave out an axis that wider maps have
+        # by elements of a pixel and taps: pixels of one element leave out an axis that wider maps have
         self._made: dict[tuple[int, Shape], tuple[WindowPass, tuple[Array, ...]]] = {}
 
     def of(self, axes: list[AxisWindow]) -> RecordLaunch:
