@@ -303,9 +303,9 @@ def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray |
         along = [axes % x.ndim] if type(axes) is int and -x.ndim <= axes < x.ndim else axes
     if type(along) not in (range, list) or not along or x.ndim != w.ndim or mode not in MODES:
         return None
-    if not x.size or not w.size or len(set(along)) < len(along):
-        return None
     if not all(type(a) is int and 0 <= a < x.ndim and 1 in pairs[a] for a in along):
+        return None
+    if not x.size or not w.size or len(set(along)) < len(along):
         return None
     if not all(n == k or 1 in (n, k) for n, k in pairs) or not set(x.dtype.char + w.dtype.char) <= PLAIN:
         return None
