@@ -287,7 +287,10 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
 
 
 def _transform_key(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> Any:
-    """What tells how `fftconvolve` goes, or None where it has to look at its arguments."""
+    """What tells how `fftconvolve` goes, or None where it has to look at its arguments.
+
+    Types stand for those of either byte order: `_in_precision` brings arrays into that of this machine.
+    """
     along = tuple(axes) if type(axes) in (list, tuple) else () if axes is None else (axes,)
     if type(mode) is not str or not all(type(a) is int for a in along):
         return None
