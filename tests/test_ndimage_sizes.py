@@ -136,3 +136,15 @@ def test_columns_by_turns_with_images(char):
             x = RNG.integers(0, 99, shape).astype(char)
             y = ca.ndimage.correlate(x, weights)
             np.testing.assert_allclose(y, scipy.ndimage.correlate(x, weights), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("char", "fB")
+def test_separable_windows_of_one_element_and_of_more(char):
+    """Passes along the first axis are of rows of pixels, or of pixels that have no others beside them."""
+    line = np.array([0.5, -1.5, 2.0, 0.25, 1.0])
+    weights = np.multiply.outer(np.multiply.outer(line[:2], line), line[2:])
+    for shape in ((1, 1, 1), (1, 7, 40), (3, 1, 1), (4, 9, 70)):
+        x = RNG.integers(0, 99, shape).astype(char)
+        y = ca.ndimage.correlate(x, weights, "f8", "constant", 2.5)
+        theirs = scipy.ndimage.correlate(x, weights, "f8", "constant", 2.5)
+        np.testing.assert_allclose(y, theirs, rtol=1e-5, atol=1e-3)

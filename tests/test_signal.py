@@ -130,6 +130,7 @@ def test_every_kind_of_shape(shapes, dtypes):
         ((4, 50), (4, 7), 2),
         ((4, 50), (4, 7), 1.5),
         ((4, 50), (4, 7), "last"),
+        ((4, 50), (4, 7), [[0], [1]]),
     ],
 )
 def test_axes_and_broadcasting(shape1, shape2, axes):

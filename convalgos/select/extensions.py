@@ -29,7 +29,9 @@ GROUPS = ("convalgos.algorithms", "convalgos.rankers")
 DEVICES = ("cpu", "gpu")
 ID = re.compile(r"(cpu|gpu)(\.[a-z0-9_]+)+")
 
-_lock = guarded(threading.RLock())
+# Held while algorithms are imported, our own too: the child of a fork would wait for ever for a half imported
+# module.
+importing = guarded(threading.RLock())
 _loaded: set[str] = set()  # groups
 
 
@@ -39,7 +41,7 @@ def load_entry_points(group: str, take: Callable[[str, Any], None]) -> None:
     Args:
         take: raises TypeError or ValueError where it is not what it should be.
     """
-    with _lock:
+    with importing:
         if group in _loaded or os.environ.get(VARIABLE) == "0":
             return
         _loaded.add(group)  # first, as a package may ask for the algorithms while it is imported

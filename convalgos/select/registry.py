@@ -7,7 +7,6 @@ and those that the program registers.
 from __future__ import annotations
 
 import pkgutil
-import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convalgos.core import forks, laid_arrays
+from convalgos.core import laid_arrays
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.arguments import DIRECTIONS
 from convalgos.core.element_types import HALF_DTYPES, PRECISIONS
@@ -31,7 +30,6 @@ _added: dict[str, Algorithm] = {}  # by id, those from outside
 # `ways_by_family`.
 _families: dict[tuple[Any, ...], tuple[Any, tuple[tuple[Algorithm, ...], ...]]] = {}
 _planners: dict[str, Planner] = {}  # by device, of sub-problems
-_importing = forks.guarded(threading.RLock())  # a child would wait for ever for a half imported module
 
 
 @cache
@@ -85,7 +83,7 @@ def _forget() -> None:
 def _own(device: str) -> tuple[Algorithm, ...]:
     """The algorithms of the library on a device, whose files are imported for this."""
     found: list[Algorithm] = []
-    with _importing:
+    with extensions.importing:
         package = import_module(f"convalgos.{device}")
         for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
             module = import_module(f"{package.__name__}.{info.name}")

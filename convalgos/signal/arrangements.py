@@ -97,9 +97,15 @@ def arranged(x_shape: Shape, w_shape: Shape, convolved: Axes, others: Axes, want
     order = (*batch, *groups, *filters, *convolved)
     whole = [x_shape[i] for i in batch + groups] + [w_shape[i] for i in filters]
     whole += [count for _, count in wanted]
-    back = tuple(np.argsort(order).tolist())
     return Arrangement(
-        tuple(kept), order, (n, g, *spatial), (*groups, *filters, *batch, *convolved),
-        (g * k, 1, *(w_shape[i] for i in convolved)), tuple(padding), g, tuple(whole), back,
-        order == tuple(sorted(order)),
-    )  # fmt: skip
+        kept=tuple(kept),
+        order=order,
+        images=(n, g, *spatial),
+        kernel_order=(*groups, *filters, *batch, *convolved),
+        kernels=(g * k, 1, *(w_shape[i] for i in convolved)),
+        padding=tuple(padding),
+        groups=g,
+        whole=tuple(whole),
+        back=tuple(np.argsort(order).tolist()),
+        in_order=order == tuple(sorted(order)),
+    )

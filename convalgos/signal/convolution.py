@@ -289,7 +289,10 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
 
 
 def _transform_key(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> Any:
-    """What tells how `fftconvolve` goes, or None where it has to look at its arguments."""
+    """What tells how `fftconvolve` goes, or None where it has to look at its arguments.
+
+    Types stand for those of either byte order: `_in_precision` brings arrays into that of this machine.
+    """
     along = tuple(axes) if type(axes) in (list, tuple) else () if axes is None else (axes,)
     if type(mode) is not str or not all(type(a) is int for a in along):
         return None
@@ -305,9 +308,9 @@ def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray |
         along = [axes % x.ndim] if type(axes) is int and -x.ndim <= axes < x.ndim else axes
     if type(along) not in (range, list) or not along or x.ndim != w.ndim or mode not in MODES:
         return None
-    if not x.size or not w.size or len(set(along)) < len(along):
-        return None
     if not all(type(a) is int and 0 <= a < x.ndim and 1 in pairs[a] for a in along):
+        return None
+    if not x.size or not w.size or len(set(along)) < len(along):
         return None
     if not all(n == k or 1 in (n, k) for n, k in pairs) or not set(x.dtype.char + w.dtype.char) <= PLAIN:
         return None

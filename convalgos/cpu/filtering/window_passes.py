@@ -50,14 +50,16 @@ class WeightedPass:
     ):  # fmt: skip
         self.dtype, self._types, self._spanned = y, (x, y), spanned
         self._w, self._along, self._sums, self._fill = w, along, sums, float(fill)
-        self._made: dict[int, tuple[WindowPass, tuple[Array, ...]]] = {}  # by elements of a pixel
+        # by elements of a pixel and taps: pixels of one element leave out an axis that wider maps have
+        self._made: dict[tuple[int, Shape], tuple[WindowPass, tuple[Array, ...]]] = {}
 
     def of(self, axes: list[AxisWindow]) -> RecordLaunch:
         """The pass over arrays of axes, as `WindowFilter.of` has them."""
         axes, pixel = self._spanned(axes)
-        if pixel not in self._made:
-            self._made[pixel] = self._of_pixels(axes, pixel)
-        made, weights = self._made[pixel]
+        key = pixel, tuple([axis.taps for axis in axes])
+        if key not in self._made:
+            self._made[key] = self._of_pixels(axes, pixel)
+        made, weights = self._made[key]
         return made.launch(tuple(axes), *weights)
 
     def _of_pixels(self, axes: list[AxisWindow], pixel: int) -> tuple[WindowPass, tuple[Array, ...]]:
