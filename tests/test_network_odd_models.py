@@ -353,3 +353,20 @@ def test_transposed_matrices_times_vectors_that_are_left_to_onnx_runtime():
     (found,) = Session(model).run(None, {"x": given})
     product = given.T @ [1.0, 2, 4]
     np.testing.assert_allclose(found, product / np.linalg.norm(product))
+
+
+def test_transposed_matrices_times_vectors_that_only_onnx_runtime_knows():
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
+    x.type.tensor_type.shape.dim.add().dim_value = x.type.tensor_type.shape.dim.add().dim_value = 3
+    axis = onnx.numpy_helper.from_array(np.array([1]), "axis")
+    nodes = [
+        helper.make_node("Unique", ["x"], ["rows"], axis=0),
+        helper.make_node("Transpose", ["rows"], ["t"], perm=[1, 0]),
+        helper.make_node("ReduceL1", ["rows", "axis"], ["vector"], keepdims=0),
+        helper.make_node("MatMul", ["t", "vector"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], [axis])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    given = np.arange(9, dtype=np.float32).reshape(3, 3)
+    (found,) = Session(model).run(None, {"x": given})
+    np.testing.assert_allclose(found, given.T @ given.sum(1))

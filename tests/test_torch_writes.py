@@ -189,3 +189,17 @@ def test_writes_that_torch_does_not_count_are_seen_behind_torch_compile(channels
         for write in writes:
             write()
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("of", [lambda w: w[:, :4], lambda w: w[:1].expand(6, 9), lambda w: w.T[::2]])
+def test_writes_to_parts_of_tensors_are_seen_behind_torch_compile(of):
+    """Whose elements lie apart: a flat array of them is a copy."""
+    weight = torch.randn(6, 9)
+    model = nn.Linear(1, 1, bias=False).eval()
+    model.weight = nn.Parameter(of(weight), requires_grad=False)
+    compiled = torch.compile(model, backend="convalgos")
+    x = torch.randn(2, model.weight.shape[1])
+    for factor in (1, 3):
+        weight.numpy().__imul__(factor)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x))

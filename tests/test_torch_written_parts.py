@@ -92,3 +92,16 @@ def test_steps_between_written_elements_are_left():
     checked(Does(every_other_row))
     left = graph_of_module(Does(every_other_row).eval(), (torch.randn(2, 4, 9, 7),), {}).left
     assert left["slice_scatter"] == "slice_scatter writes every other element"
+
+
+def test_one_element_from_the_end_of_open_sizes():
+    """What is written is a number, which is no part of what torch is given."""
+
+    def one(m, x):
+        y = x * 2
+        y[-1, -3, 0] = 1.5
+        return y + 1
+
+    net = from_torch(Does(one).eval(), torch.randn(2, 3, 5), any_size=True)
+    for shape in ((2, 3, 5), (4, 3, 6)):
+        torch.testing.assert_close(net(x := torch.randn(shape)), one(None, x))

@@ -74,7 +74,7 @@ class _Fixed:
         self._told = self._now()
         samples: dict[np.dtype, list[np.ndarray]] = {}  # views, of one type to be copied at once
         for _, values in held:
-            flat = values.transpose(np.argsort(values.strides)[::-1]).reshape(-1)  # a view if dense
+            flat = _elements(values)
             samples.setdefault(flat.dtype, []).append(flat[:: max(1, flat.size // SAMPLES)])
         self._samples = [(views, np.concatenate(views).tobytes()) for views in samples.values()]
 
@@ -88,6 +88,14 @@ class _Fixed:
 
     def _now(self) -> tuple[list[int], list[int]]:
         return [*map(VERSION, self._tensors)], [*map(Tensor.data_ptr, self._plain)]
+
+
+def _elements(values: np.ndarray) -> np.ndarray:
+    """A flat view of an array: of all its elements where they lie side by side, else of some."""
+    values = values.transpose(np.argsort(values.strides)[::-1])
+    while not np.may_share_memory(flat := values.reshape(-1), values):
+        values = values[..., 0]
+    return flat
 
 
 class _Binding(NamedTuple):

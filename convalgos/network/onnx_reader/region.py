@@ -251,17 +251,18 @@ def runtime_session(model: Any, threads: int) -> Any:
     try:
         return onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"],
-            disabled_optimizers=WRONG_OF_VECTORS if _multiplies_vectors(model.graph) else None,
+            disabled_optimizers=WRONG_OF_VECTORS if _may_multiply_vectors(model.graph) else None,
         )  # fmt: skip
     except runtime_errors() as error:
         raise ValueError(f"ONNX Runtime does not take what is left to it: {error}") from None
 
 
-def _multiplies_vectors(graph: Any) -> bool:
-    """Whether a MatMul has a constant or an input of one dimension."""
+def _may_multiply_vectors(graph: Any) -> bool:
+    """Whether a MatMul reads what is of one dimension, or of a number that only ONNX Runtime knows."""
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     ranks |= {value.name: len(value.type.tensor_type.shape.dim) for value in graph.input}
-    return any(ranks.get(name) == 1 for node in graph.node if node.op_type == "MatMul" for name in node.input)
+    products = (node for node in graph.node if node.op_type == "MatMul")
+    return any(ranks.get(name, 1) < 2 for node in products for name in node.input)
 
 
 @cache

@@ -16,7 +16,7 @@ from convalgos.network.onnx_reader.value_types import DynamicShape
 def view(node: OnnxNode, model: OnnxModel) -> Steps:
     """Flatten, Reshape, Squeeze, Unsqueeze whose shape follows from x; Identity, Cast to the type of x."""
     old = model.shape(node.inputs[0])
-    if old is None or (node.op == "Cast" and model.dtype(node.inputs[0]) != model.dtype(node.outputs[0])):
+    if old is None or (node.op == "Cast" and _changes_type(node, model)):
         return None
     axes = None
     if node.op in ("Identity", "Cast"):
@@ -50,6 +50,12 @@ def view(node: OnnxNode, model: OnnxModel) -> Steps:
     shape = tuple(map(int, new))
     back = shape if node.op in ("Identity", "Cast") else ()
     return [View(node.name, (node.inputs[0],), node.outputs[0], shape, back)]
+
+
+def _changes_type(node: OnnxNode, model: OnnxModel) -> bool:
+    """Whether a Cast does, as far as the types are known."""
+    before = model.dtype(node.inputs[0])
+    return not before or before != model.dtype(node.outputs[0])
 
 
 def _of_images(shape: DynamicShape | None) -> list[int] | None:

@@ -8,7 +8,7 @@ import numpy as np
 from torch import fx
 
 from convalgos.network.torch_reader.moves import END, expanded, part_of
-from convalgos.network.torch_reader.shapes import are_same_sizes, known_sizes, shape_of_tensor
+from convalgos.network.torch_reader.shapes import known_sizes, shape_of_tensor
 from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
 
 
@@ -16,7 +16,7 @@ def copied_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     """An array of the shape and the type of another one."""
     own = t.result()
     x = t.cast(t.value(a["src"] if "src" in a else a["value"], own.dtype), own.dtype)
-    return x if are_same_sizes(t.shape(x), own.shape) else expanded(t, x, own.shape)
+    return expanded(t, x, own.shape)
 
 
 def slice_written_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
