@@ -8,7 +8,7 @@ import pytest
 from helpers import cpu_algorithms, may_serve
 
 import convalgos as ca
-from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime import jit, threads
 from convalgos.select.measure.accuracy import random_arrays
 
 THREADS, CALLS = 16, 6
@@ -139,3 +139,12 @@ def test_small_problems_stay_on_the_calling_thread(algorithm, small, large, monk
         plan(first, prepared)
         monkeypatch.undo()
         assert set(seen) <= {parallel} and (seen or not parallel), text
+
+
+def test_short_launches_are_those_of_few_threads(monkeypatch):
+    """Between what one thread does at once and what wakes others; of many, all that wait would look."""
+    short = int(threads.FLOPS * threads.SMALL / 2)
+    for count in (2, threads.MOST_SHORT, threads.MOST_SHORT + 1):
+        monkeypatch.setattr(jit, "thread_count", lambda count=count: count)
+        few = count <= threads.MOST_SHORT
+        assert [threads.is_short(n, 0) for n in (short // 100, short, 4 * short)] == [False, few, False]

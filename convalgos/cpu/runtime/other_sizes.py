@@ -13,7 +13,7 @@ from convalgos.core.plan import Plan
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.runtime.record_changes import changed_record
 from convalgos.cpu.runtime.records import address_of_table
-from convalgos.cpu.runtime.threads import TINY, are_worth_sharing
+from convalgos.cpu.runtime.threads import are_worth_sharing, is_short
 
 Values = dict[str, Any]  # of fields of the record: numbers, and arrays for their addresses
 
@@ -63,7 +63,7 @@ class OtherSizes(Plan):
     def _set_sharing(self, flops: int, moved: int) -> None:
         """Tell what shares the tasks of so many operations, and bytes moved."""
         self._parallel = are_worth_sharing(flops, moved)
-        self._short = not self._parallel and are_worth_sharing(flops, moved, TINY)
+        self._short = is_short(flops, moved)
 
     def _change(self, values: Values, scratch_bytes: int) -> None:
         """Take other values of some fields, and the tables among them."""

@@ -22,6 +22,8 @@ SMALL = 3e-5  # seconds on one thread,
 # at so many of the direct convolution's, and of x, w and y, in a second; Xeon, AVX-512
 FLOPS, BYTES = 9e10, 3e10
 TINY = 3e-6  # of a problem that is worth the threads which are awake: one has done less by then (Zen 5)
+# Threads up to which such launches are shared: all that are awake look at each. Timed on two cores
+MOST_SHORT = 8
 THREAD_UNITS = 4  # units of work for each thread, where a problem can be cut into so many
 
 Given = ParamSpec("Given")
@@ -46,11 +48,18 @@ def are_worth_sharing(flops: int, moved: int, least: float = SMALL) -> bool:
     return sums > least or sums + moved / BYTES > least
 
 
+def is_short(flops: int, moved: int) -> bool:
+    """Whether so many operations, and bytes moved, are worth the threads that are awake, and no others."""
+    if plan_threads() > MOST_SHORT or are_worth_sharing(flops, moved):
+        return False
+    return are_worth_sharing(flops, moved, TINY)
+
+
 def short_launch_threads(problem: ConvProblem) -> int:
     """Threads that a launch of a problem is cut for, where its tasks may be as few as is best."""
     if worth_sharing(problem):
         return plan_threads()
-    return min(plan_threads(), SHORT_THREADS) if are_worth_sharing(problem.flops, problem.bytes, TINY) else 1
+    return min(plan_threads(), SHORT_THREADS) if is_short(problem.flops, problem.bytes) else 1
 
 
 @contextmanager
