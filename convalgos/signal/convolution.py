@@ -242,9 +242,9 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     key = None
     if type(in1) is type(in2) is np.ndarray:
         key = _transform_key(in1, in2, mode, axes)
-        if (known := _transforms[key]) is not UNKNOWN and out is None:
+        if (known := _transforms[key]) is not UNKNOWN:
             dtype, sides = known
-            return run_on_sides(*_in_precision(dtype, in1, in2), sides, "fft")
+            return run_on_sides(*_in_precision(dtype, in1, in2), sides, "fft", out)
         if axes is None and (y := short_signals.new_of_one_length(in1, in2, mode)) is not None:
             return y
         if (y := _product(in1, in2, mode, axes)) is not None:
