@@ -9,6 +9,7 @@ import numpy as np
 from convalgos.cpu.elementwise.byte_steps import ByteArithmeticPlan
 from convalgos.network.graph import Foreign, NetworkGraph, Step
 from convalgos.network.quantized_graph import Lookup, QuantizedArithmetic
+from convalgos.network.same_values import reading_same
 
 EVERY = np.arange(256, dtype=np.uint8)  # byte
 
@@ -21,9 +22,8 @@ def tables_joined(graph: NetworkGraph) -> NetworkGraph:
     kept = named.union(graph.outputs)  # regions know what they read by its name
     types = graph.dtypes
     steps: list[Step] = []
-    for step in graph.steps:
-        if any(name in same for name in step.inputs):
-            step = replace(step, inputs=tuple(same.get(name, name) for name in step.inputs))
+    for given in graph.steps:
+        step = reading_same(given, same)
         known = [tables.get(name, (name, EVERY)) for name in step.inputs]
         if isinstance(step, QuantizedArithmetic) and known[0][0] == known[1][0]:
             table = _of_both(step, known[0][1], known[1][1])
