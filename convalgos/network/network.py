@@ -13,6 +13,7 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape, file_path, one_of
 from convalgos.core.arrays import as_numpy, like, same_dtype
+from convalgos.core.setting import threads_of_calls
 from convalgos.network.batch_parts import batch_parts_of, may_run_in_parts
 from convalgos.network.choice import plan_network
 from convalgos.network.declared_shapes import shape_of_batch
@@ -222,7 +223,7 @@ class Network:
     def _refine(self, plan: NetworkPlan) -> None:
         """Choose for the shapes of a plan that has others' choice: one at a time, as it serves those near."""
         shapes = {name: plan.planned.shapes[name] for name in self.graph.inputs}
-        with self._refining:
+        with self._refining, threads_of_calls(plan.planned.threads):  # those of the calls that it serves
             self.keep(self._plan(shapes, plan.limits))
 
     def _plan(self, shapes: Mapping[str, Shape], limits: PlanLimits, growth: float = GROWTH) -> NetworkPlan:

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from convalgos.core import arguments
+from convalgos.core.arrays import as_numpy
+from convalgos.core.setting import threads_of_calls
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import graph_of
-from convalgos.network.onnx_reader.messages import dims_of, dtype_of
-from convalgos.network.onnx_reader.model import OnnxModel, load_onnx
+from convalgos.network.onnx_reader.model import load_onnx
+from convalgos.onnx.io_binding import IOBinding, ort_values
+from convalgos.onnx.session_values import ModelMetadata, SessionValue, told_model, told_value
 
-KINDS = {"float32": "float", "float64": "double"}  # types whose names in ONNX Runtime are not NumPy's
-
-
-class SessionValue(NamedTuple):
-    """An input or an output of a model, as `NodeArg` of ONNX Runtime tells of it."""
-
-    name: str
-    type: str  # "tensor(float)"
-    shape: list[int | str | None]  # a word is the name of a size that is open, None one without a name
+LISTS = frozenset((list, tuple, int, float, bool))
+CPU = "CPUExecutionProvider"
 
 
 class Session:
     """A model whose convolutions, and what stands between them, run by this library; see `ca.network`.
 
+    It takes the calls of ONNX Runtime's `InferenceSession`, under the same names, and can stand in its place.
     Sizes that the model leaves open may be others in each call: later ones take the layouts, algorithms and
     prepared filters of the first. Any number of threads may call `run` at a time.
 
     Args:
-        model: a path, the bytes of a model, or an `onnx.ModelProto`.
+        path_or_bytes: a path, the bytes of a model, or an `onnx.ModelProto`.
+        sess_options: an `onnxruntime.SessionOptions`, whose `intra_op_num_threads` are the threads that calls
+            run on; those of the library for 0, less, or no options. Nothing else of it is looked at.
+        providers: names, as ONNX Runtime takes them, or pairs of a name and its options; the model runs on
+            the CPU, whatever they are.
+        provider_options, disabled_optimizers, enable_fallback: are taken, and change nothing.
 
     Raises:
-        ValueError: it is no valid model.
+        ValueError: it is no valid model, or the providers are no such list.
         Unsupported: onnx is not installed, or the model has nodes for which onnxruntime must be.
 
     Example:
@@ -41,13 +46,28 @@ class Session:
         >>> (y,) = session.run(None, {session.get_inputs()[0].name: x})  # doctest: +SKIP
     """
 
-    def __init__(self, model: Any):
-        read = load_onnx(model)
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        disabled_optimizers: Any = None,
+        enable_fallback: Any = None,
+    ):
+        self._options = sess_options
+        self._threads = _threads_of(sess_options)
+        self.set_providers(providers, provider_options)
+        read = load_onnx(path_or_bytes)
         values = {v.name: v for v in (*read.proto.graph.input, *read.proto.graph.output)}
-        self._inputs = [_told(values[name], read) for name in read.inputs]
-        self._outputs = [_told(values[name], read) for name in read.outputs]
+        self._inputs = [told_value(values[name], read) for name in read.inputs]
+        self._outputs = [told_value(values[name], read) for name in read.outputs]
         self._names = list(read.outputs)
+        self._meta = told_model(read.proto)
         self.network = Network(graph_of(read))
+
+    # --- what is told of the model -----------------------------------------------------------
 
     def get_inputs(self) -> list[SessionValue]:
         """Name, type and shape of each input."""
@@ -57,11 +77,66 @@ class Session:
         """Name, type and shape of each output."""
         return list(self._outputs)
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[np.ndarray]:
-        """The outputs of these names, or all of them, as new arrays.
+    def get_overridable_initializers(self) -> list[SessionValue]:
+        """None: constants stay as they are in the model."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        return self._meta
+
+    # --- what is told of the session ---------------------------------------------------------
+
+    def get_session_options(self) -> Any:
+        """Those that were given; new ones where none were.
+
+        Raises:
+            ImportError: none were given, and onnxruntime is not installed.
+        """
+        if self._options is None:
+            from onnxruntime import SessionOptions
+
+            self._options = SessionOptions()
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """The CPU's."""
+        return [CPU]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The CPU's, which has none."""
+        return {CPU: {}}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
+    ) -> None:
+        """Nothing changes: the model runs on the CPU.
+
+        Raises:
+            ValueError: it is no list of names, or of pairs of a name and its options.
+        """
+        if providers is None:
+            return
+        named = [p[0] if isinstance(p, tuple) and len(p) == 2 else p for p in providers]
+        if isinstance(providers, str) or not all(isinstance(name, str) for name in named):
+            raise ValueError(f"providers={providers!r} must be a list of names, such as [{CPU!r}]")
+
+    def enable_fallback(self) -> None:
+        """Nothing changes: there is one provider."""
+
+    def disable_fallback(self) -> None:
+        """Nothing changes: there is one provider."""
+
+    # --- runs --------------------------------------------------------------------------------
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[np.ndarray]:
+        """The outputs of these names, or all of them where none are given, as new arrays.
 
         Args:
-            feeds: the inputs by name.
+            input_feed: the inputs by name: arrays, or lists of numbers.
+            run_options: are taken, and change nothing.
 
         Raises:
             ValueError: an input is missing, a name is none of the model's, or a shape is wrong.
@@ -70,17 +145,75 @@ class Session:
         known = self._names
         if isinstance(output_names, str):
             raise TypeError(f"output_names={output_names!r} must be None or a list of names, of {known}")
-        wanted = None if output_names is None else list(output_names)
-        if unknown := [name for name in wanted or () if name not in known]:
+        wanted = list(output_names or known)
+        if unknown := [name for name in wanted if name not in known]:
             raise ValueError(f"output_names has {unknown}; the model has {known}")
-        found = self.network.run(self.network.checked(feeds))
-        if wanted is None or wanted == known:
+        if type(input_feed) is dict and not LISTS.isdisjoint(map(type, input_feed.values())):
+            input_feed = {name: self._array(name, x) for name, x in input_feed.items()}
+        with threads_of_calls(self._threads) if self._threads else contextlib.nullcontext():
+            found = self.network.run(self.network.checked(input_feed))
+        if wanted == known:
             return found
         by_name = dict(zip(known, found, strict=True))
         return [by_name[name] for name in wanted]
 
+    def run_async(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        callback: Callable[[list[np.ndarray], Any, str], Any], user_data: Any, run_options: Any = None,
+    ) -> None:  # fmt: skip
+        """`run` in another thread, which then calls `callback` with the outputs, `user_data`, and what went
+        wrong: nothing of it is an empty string, and otherwise there are no outputs."""
 
-def _told(value: Any, model: OnnxModel) -> SessionValue:
-    tensor = value.type.tensor_type
-    dtype = dtype_of(tensor.elem_type).name if tensor.elem_type else model.dtype(value.name)
-    return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", dims_of(tensor) or [])
+        def run() -> None:
+            found, error = [], ""
+            try:
+                found = self.run(output_names, input_feed, run_options)
+            except Exception as problem:  # whatever it is, the caller waits for it
+                error = f"{type(problem).__name__}: {problem}"
+            callback(found, user_data, error)
+
+        threading.Thread(target=run, name="convalgos runs a session").start()
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> list[Any]:  # fmt: skip
+        """`run`, of and to `onnxruntime.OrtValue`."""
+        return ort_values(self.run(output_names, dict(input_dict_ort_values), run_options))
+
+    def io_binding(self) -> IOBinding:
+        """Inputs and outputs that lie in memory of the caller, for `run_with_iobinding`."""
+        return IOBinding(self.run, self.network.graph.inputs, self._names)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Run on the inputs that are bound, and write to where outputs are.
+
+        Raises:
+            ValueError: an input is not bound, or an output has another shape or type than its memory.
+        """
+        iobinding.run(run_options)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _array(self, name: str, given: Any) -> Any:
+        """An input that is a list of numbers as an array of the type that the model takes."""
+        if type(given) not in LISTS or name not in self.network.graph.inputs:
+            return given
+        array, dtype = as_numpy(name, given), self.network.graph.dtypes.get(name, "float32")
+        if array.dtype.kind not in "iu" and not np.can_cast(array.dtype, dtype, "same_kind"):
+            return array  # whose dtype is told to be wrong
+        try:
+            return np.asarray(given, dtype)
+        except OverflowError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+def _threads_of(options: Any) -> int:
+    """Threads that options ask for; 0 where they leave it open."""
+    if options is None:
+        return 0
+    count = getattr(options, "intra_op_num_threads", None)
+    if count is None:
+        told = f"sess_options={type(options).__name__}"
+        raise TypeError(f"{told} must be an onnxruntime.SessionOptions, or have its intra_op_num_threads")
+    return max(0, arguments.integer("sess_options.intra_op_num_threads", count, -arguments.LARGEST))

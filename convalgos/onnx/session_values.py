@@ -1,0 +1,47 @@
+"""What a session tells of a model: its inputs and outputs, and what the model says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from convalgos.network.onnx_reader.messages import dims_of, dtype_of
+from convalgos.network.onnx_reader.model import OnnxModel
+
+KINDS = {"float32": "float", "float64": "double"}  # types whose names in ONNX Runtime are not NumPy's
+
+
+class SessionValue(NamedTuple):
+    """An input or an output of a model, as `NodeArg` of ONNX Runtime tells of it."""
+
+    name: str
+    type: str  # "tensor(float)"
+    shape: list[int | str | None]  # a word is the name of a size that is open, None one without a name
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What a model says of itself, as `ModelMetadata` of ONNX Runtime has it."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+def told_value(value: Any, model: OnnxModel) -> SessionValue:
+    """What is told of a value of a model, which is a ValueInfoProto."""
+    tensor = value.type.tensor_type
+    dtype = dtype_of(tensor.elem_type).name if tensor.elem_type else model.dtype(value.name)
+    return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", dims_of(tensor) or [])
+
+
+def told_model(proto: Any) -> ModelMetadata:
+    """What a ModelProto says of itself."""
+    return ModelMetadata(
+        proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.graph.doc_string,
+        proto.model_version, {entry.key: entry.value for entry in proto.metadata_props},
+    )  # fmt: skip
