@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from convalgos.torch.eager import plain_values
 from convalgos.torch.whole_networks import WholeNetwork
 
 NAME = "convalgos"
+CHANGES = 2  # calls in a row in which a parameter or buffer is another one: then it is no constant
 SAMPLES = 8  # elements of a parameter that are compared in each call, at least
 VERSION = attrgetter("_version")
 LOG = logging.getLogger("convalgos.torch")
@@ -86,6 +87,11 @@ class _Fixed:
             return False
         return all(np.concatenate(views).tobytes() == sampled for views, sampled in self._samples)
 
+    def others(self, tensors: Sequence[Any]) -> list[int]:
+        """The places of those that are other tensors, or that somebody wrote to."""
+        pairs = zip(tensors, self._tensors, self._told[0], strict=True)
+        return [i for i, (t, known, told) in enumerate(pairs) if t is not known or t._version != told]
+
     def _now(self) -> tuple[list[int], list[int]]:
         return [*map(VERSION, self._tensors)], [*map(Tensor.data_ptr, self._plain)]
 
@@ -101,6 +107,7 @@ def _elements(values: np.ndarray) -> np.ndarray:
 class _Binding(NamedTuple):
     """A network, and the parameters and buffers that it is of."""
 
+    inputs: _Inputs
     calls: WholeNetwork
     fixed: _Fixed
 
@@ -114,45 +121,70 @@ class CompiledGraph:
         self._inputs = _inputs_of(graph.graph.find_nodes(op="placeholder"))
         self._code = None if any(n.op in OF_ITS_OWN for n in graph.graph.nodes) else graph.code
         self._binding: _Binding | None = None
+        self._changing: dict[int, int] = {}  # parameters and buffers: calls in a row in which they changed
+        self._released: set[int] = set()  # those that are inputs like others by now
         _all.add(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        binding = self._binding
-        fixed = [arguments[i] for i in self._inputs.fixed]
-        if binding is None or not binding.fixed.are(fixed):  # somebody wrote to one
-            binding = self._bind(fixed)
-        return binding.calls(*[arguments[i] for i in self._inputs.given])
+        binding = self._binding or self._bind(arguments)
+        fixed = [arguments[i] for i in binding.inputs.fixed]
+        if not binding.fixed.are(fixed):  # somebody wrote to one
+            self._release([binding.inputs.fixed[i] for i in binding.fixed.others(fixed)])
+            binding = self._bind(arguments)
+        elif self._changing:
+            self._changing = {}
+        return binding.calls(*[arguments[i] for i in binding.inputs.given])
 
-    def _calls_of(self, code: str | None, parameters: Sequence[Tensor]) -> WholeNetwork | None:
+    def _release(self, changed: Sequence[int]) -> None:
+        """Take what changes from call to call for inputs like others: a network of its numbers would be made
+        anew each time.
+
+        Args:
+            changed: places of parameters and buffers.
+        """
+        before = self._changing
+        self._changing = {place: before.get(place, 0) + 1 for place in changed}
+        self._released |= {place for place, count in self._changing.items() if count >= CHANGES}
+        self._inputs = _inputs_of(self.graph.graph.find_nodes(op="placeholder"), self._released)
+
+    def _calls_of(
+        self, code: str | None, inputs: _Inputs, parameters: Sequence[Tensor]
+    ) -> WholeNetwork | None:
         """The network, if it is one of the same code: dynamo makes a graph for each answer to a question
         about sizes."""
         binding = self._binding
-        if code is None or code != self._code or binding is None:
+        if code is None or code != self._code or binding is None or inputs.fixed != binding.inputs.fixed:
             return None
         return binding.calls if binding.fixed.are(parameters) else None
 
-    def _bind(self, parameters: list[Tensor]) -> _Binding:
-        alike = (other._calls_of(self._code, parameters) for other in list(_all))
+    def _bind(self, arguments: Sequence[Any]) -> _Binding:
+        inputs = self._inputs
+        parameters = [arguments[i] for i in inputs.fixed]
+        alike = (other._calls_of(self._code, inputs, parameters) for other in list(_all))
         calls = next(filter(None, alike), None)
         if calls is None:
-            bound = _Bound(self.graph, self._inputs, parameters).eval()
-            calls = WholeNetwork(bound, bound, self._inputs.open, partial(LOG.info, "%s"))
-        self._binding = _Binding(calls, _Fixed(parameters))
+            bound = _Bound(self.graph, inputs, parameters).eval()
+            calls = WholeNetwork(bound, bound, inputs.open, partial(LOG.info, "%s"))
+        self._binding = _Binding(inputs, calls, _Fixed(parameters))
         return self._binding
 
 
 _all: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
 
 
-def _inputs_of(nodes: Sequence[fx.Node]) -> _Inputs:
-    """Of a graph: sizes that dynamo leaves open, once it has met others, are numbers of their own."""
+def _inputs_of(nodes: Sequence[fx.Node], released: Collection[int] = ()) -> _Inputs:
+    """Of a graph: sizes that dynamo leaves open, once it has met others, are numbers of their own.
+
+    Args:
+        released: places of parameters and buffers that are no constants.
+    """
     values = [node.meta.get("example_value") for node in nodes]
     where: dict[str, tuple[int, int]] = {}
     for place, value in enumerate(values):
         for dimension, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
             if isinstance(size, torch.SymInt):
                 where.setdefault(str(size), (dimension, place))
-    fixed = tuple(i for i, node in enumerate(nodes) if _is_parameter(node))
+    fixed = tuple(i for i, node in enumerate(nodes) if _is_parameter(node) and i not in released)
     sizes = {
         i: where[str(value)]
         for i, value in enumerate(values)

@@ -94,7 +94,6 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     model.nodes = with_group_norms_named(model)
     model.nodes = with_attention_named(model)
     model.nodes = with_shuffles_named(model)
-    model.nodes += [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
     found = [_steps(node, model) for node in model.nodes]
     if None in found:
         found = [_steps(node, model, of_arrays=False) for node in model.nodes]  # one region of them
@@ -103,13 +102,21 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     ]
     for i in _alone(made, model):
         made[i] = [foreign(model.nodes[i])]
-    steps = [step for of_node in made for step in of_node]
+    steps = _with_constants([step for of_node in made for step in of_node], model)
     names = {name for step in steps for name in step.outputs} | {*model.inputs}
     dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
     graph = needed(NetworkGraph(model.inputs, model.outputs, tuple(steps), shapes, dtypes))
     graph = on_integers(fused(graph), model.dequantized.made)
     return without_unread(with_regions(graph, join))
+
+
+def _with_constants(steps: list[Step], model: OnnxModel) -> list[Step]:
+    """Steps, and before them one for each constant that they read as an array, or that is an output."""
+    read = [name for step in steps for name in step.inputs]
+    known = [name for name in dict.fromkeys((*read, *model.outputs)) if model.is_constant(name)]
+    before = [step for name in known for step in _steps(model.constant_node(name), model) or ()]
+    return [*before, *steps]
 
 
 def _steps(node: OnnxNode, model: OnnxModel, of_arrays: bool = True) -> Steps:

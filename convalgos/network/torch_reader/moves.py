@@ -245,6 +245,8 @@ def rolled_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 def part_of(t: Translation, x: Value, axis: int, start: int, end: Any) -> Value:
     """A slice along a dimension; where it ends is perhaps an open size, that of the dimension."""
+    if x in t.constants:
+        return t.constant(t.constants[x][(slice(None),) * axis + (slice(start, end),)])
     shape: list[Any] = list(t.shape(x))
     shape[axis] = end - start
     bounds = _bounds(t, start, end if type(end) is int else END, axis, 1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, fx
 
+from convalgos.network.onnx_reader.messages import KINDS
 from convalgos.network.onnx_reader.model import OnnxNode
 from convalgos.network.torch_reader.export import constant_of
 from convalgos.network.torch_reader.model import TensorValue, TorchModel, sizes_in
@@ -193,6 +194,15 @@ class Translation:
             self.constants[name] = tensor.detach().numpy()
         return name
 
+    def _returned(self, name: str) -> Value:
+        """A constant that is an output, of any type that NumPy has."""
+        if name not in self.constants:
+            tensor = constant_of(self.module, name)
+            if _dtype_of(tensor) not in KINDS or not hasattr(np, _dtype_of(tensor)):
+                raise ValueError(f"module returns {name}, which is of {tensor.dtype}")
+            self.constants[name] = tensor.detach().numpy()
+        return name
+
     def _declare(self, name: str, node: fx.Node) -> None:
         self.values[name] = _value_of(node.meta["val"])
 
@@ -201,7 +211,7 @@ class Translation:
         if not isinstance(node, fx.Node):
             raise ValueError(f"module returns {node!r}, which is no tensor")
         if node.op == "get_attr":
-            raise ValueError(f"module returns its parameter {node.target}")
+            return self._returned(str(node.target))
         name = self.names[node]
         assert isinstance(name, str)
         return name
