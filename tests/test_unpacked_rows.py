@@ -46,7 +46,7 @@ def test_pixels_whose_channels_are_neighbours(text, monkeypatch):
 def test_filters_of_many_classes(pixels):
     """From beyond L2, they are read once for all of many pixels."""
     filters = cache_sizes()[1] // (4 * 60) // 64 * 64 + 123
-    problem = ConvProblem.parse(f"n1 c60 w{pixels} k{filters} s1 r1 channels_last")
+    problem = ConvProblem.parse(f"n1 c60 h1 w{pixels} k{filters} r1 s1 channels_last")
     form = direct.direct_form(problem)
     assert (form is direct.UNPACKED_ROWS) == (pixels >= unpacked_rows.MANY_ROWS)
     check(direct.Direct(), problem)

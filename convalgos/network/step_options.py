@@ -19,7 +19,7 @@ from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.attention import attention_seconds
-from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds, softmax_seconds
+from convalgos.cpu.elementwise.norm_cost import group_norm_seconds, layer_norm_seconds, softmax_seconds
 from convalgos.cpu.elementwise.products import matmul_seconds
 from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same

@@ -47,8 +47,7 @@ LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
 # Of maps, 130 layers channels last, Zen 5: other forms have kernels for filters that fill no vector, and read
 # inputs of many channels once for all panels.
 FILLED, MOST_TAPS = 0.88, 200  # of the lanes of all vectors, at least; and channels
-# Pixels that pay for filters from beyond L2, each panel of which is read once: heads of many classes, Zen 5.
-MANY_ROWS = 32
+MANY_ROWS = 32  # that pay for filters from beyond L2: heads of many classes, Zen 5
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
 
 UNPACKED_ROWS_ARGUMENTS = arguments(
@@ -275,13 +274,11 @@ def is_matrix_product(problem: ConvProblem) -> bool:
     from memory in each run took 1.1 times as long so, with 50 rows (ViT-B/32, Zen 5)."""
     p = problem
     plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
-    near = p.w_bytes <= cache_sizes()[1]
-    if not (plain and p.gemm_m >= (LEAST_ROWS if near else MANY_ROWS)):
-        return False
-    if p.layout != p.y_layout or p.layout not in PLAIN:
+    near, laid = p.w_bytes <= cache_sizes()[1], p.layout == p.y_layout and p.layout in PLAIN
+    if not (plain and laid and p.gemm_m >= (LEAST_ROWS if near else MANY_ROWS)):
         return False
     if math.prod(p.spatial_out) == 1:
-        return near
+        return near or p.gemm_k <= MOST_TAPS
     lanes = simd.lanes(p.itemsize)
     filled = p.gemm_n >= FILLED * lanes * -(-p.gemm_n // lanes)
     return p.layout == "channels_last" and filled and p.gemm_k <= MOST_TAPS
