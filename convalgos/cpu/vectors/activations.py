@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.epilogue import BELOW, KINDS, LEVEL, TANH_CUBE, TANH_SCALE
-from convalgos.cpu.vectors.instructions import Value, Vec, function_of, ir
+from convalgos.cpu.vectors.instructions import Value, Vec, function_of, ir, lanes
 
 # Tables of 2^f, which two vectors hold, or one: bits of the number of their entries, and 2^(u / entries) by
 # powers of u from the first on, |u| <= 1/2, relatively right to 5.3e-8 and 2.5e-8. By the lanes of a vector.
@@ -146,7 +146,7 @@ def exponential(v: Vec, x: Value) -> Value:
 
 def exponential_of_less(v: Vec, x: Value) -> Value:
     """exp(x) of what is no more than 0; floats are 0 where it has no exponent of its own."""
-    if v.size != 4 or v.lanes not in POWERS:
+    if v.size != 4 or v.lanes not in POWERS or v.lanes > lanes(v.size):  # blocks may be wider than vectors
         return exponential(v, x)
     near, power = _factors_by_table(v, x, 1, all_digits=True)
     made = v.fmul(near, power)
