@@ -11,7 +11,7 @@ from helpers import check, example
 
 from convalgos import ConvProblem
 from convalgos.core.epilogue import activated, activation_of
-from convalgos.core.layouts import blocked_layout, to_logical
+from convalgos.core.layouts import blocked_layout, laid, to_logical
 from convalgos.cpu import direct
 from convalgos.cpu.direct_pixels import DirectPixels
 from convalgos.cpu.gemm import row_blocking
@@ -119,6 +119,8 @@ def test_what_lies_beyond_the_ends_of_rows_is_zero_and_not_whatever_memory_held(
         (direct.Direct(), "n2 c5 h9 w11 k20 r3 s3 p1 channels_last"),
         (direct.Direct(), "n2 c5 h9 w11 k20 r3 s3 p1 y_blocked"),
         (direct.Direct(), "n2 c50 h2 w1 k40 r1 s1"),
+        (direct.Direct(), "n9 c20 h3 w2 k70 r3 s2"),  # one pixel
+        (direct.Direct(), "n20 c5 h4 w4 k37 r3 s3 stride2"),
         (DirectPixels(), "n3 c5 h19 w21 k7 r3 s3 p1"),
     ],
     ids=str,
@@ -139,3 +141,18 @@ def test_output_steps_and_images_that_lie_apart(algorithm, text):
     whole = np.zeros((sums.shape[0], sums.shape[1] + 2, *sums.shape[2:]), np.float32)
     plan.bind(x, w, whole[:, 1:-1], bias).run()
     assert np.array_equal(whole[:, 1:-1], sums) and not whole[:, [0, -1]].any()
+
+
+def test_filters_of_one_pixel_are_stored_as_neighbours():
+    """Out of blocks of channels, too, and whatever activates them."""
+    blocked = blocked_layout(simd.lanes(4))
+    for text in ("n17 c20 h1 w1 k70 r1 s1", "n12 c33 h3 w3 k16 r3 s3", "n9 c16 h2 w2 k5 r1 s1 stride2"):
+        problem = ConvProblem.parse(text)
+        x, w, bias, _ = example(problem, "reals")
+        mixed = problem.replace(layout=blocked, y_layout="channels_first")
+        assert direct_blocking(mixed).problem.y_layout == "channels_last"
+        plan = direct.Direct().plan(mixed)
+        for activation in (None, "relu", "silu"):
+            found = plan(np.ascontiguousarray(laid(x, blocked)), w, bias=bias, activation=activation)
+            expected = direct.Direct().plan(problem)(x, w, bias=bias, activation=activation)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)

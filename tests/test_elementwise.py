@@ -130,7 +130,9 @@ def test_each_pixel_is_normalised_over_its_channels(shape, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "shape", [SHAPE, (1, 64, 150, 3), (3, 1000, 1, 1), (2, 1, 3, 1, 2), (0, 8, 4)], ids=str
+    "shape",
+    [SHAPE, (1, 64, 150, 3), (3, 1000, 1, 1), (1, 3001, 5), (2, 1, 3, 1, 2), (0, 8, 4)],
+    ids=str,
 )
 def test_shares_of_channels(shape, layout):
     x = 30 * values(shape) + 100
@@ -151,6 +153,18 @@ def test_shares_of_channels(shape, layout):
     with np.errstate(divide="ignore"):
         right = x - x.max(1, keepdims=True, initial=-np.inf) - np.log(powers.sum(1, keepdims=True))
     assert np.allclose(to_logical(y, layout, shape[1]), right, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_small_shares_have_all_digits(layout):
+    """And what float32 has no exponent for is 0."""
+    x = np.zeros((1, 2003, 2), np.float32)
+    x[0, 1:, 0], x[0, 1:, 1] = -np.linspace(0, 80, 2002), -np.linspace(87.4, 200, 2002)
+    x[0, 5, 1] = -np.inf
+    SoftmaxPlan(x.shape, layout).run((np.ascontiguousarray(laid(x, layout)),), y := empty(layout, x.shape))
+    found = to_logical(y, layout, 2003)
+    assert np.allclose(found[0, :, 0] / found[0, 0, 0], np.exp(x[0, :, 0].astype("f8")), rtol=6e-7, atol=0)
+    assert found[0, 0, 1] == 1 and np.abs(found[0, 1:, 1]).max() < 2.0**-126 and found[0, 5, 1] == 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

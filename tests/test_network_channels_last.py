@@ -101,3 +101,27 @@ def test_rows_of_arrays_of_six_dimensions():
     layer, *others = (s for s in net.graph.steps if not isinstance(s, View | Transpose | Elementwise))
     assert [type(s) for s in (layer, *others)] == [Convolution, LayerNormalization, Softmax]
     assert layer.bias is not None and layer.activation == Activation("relu")
+
+
+@pytest.mark.parametrize("other", ["", "scores read", "scores shown", "shares read"])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_shares_that_are_an_output_are_written_over_their_scores(op, other):
+    """Which are computed where the output lies, unless somebody else has them."""
+    b = Builder((2, 8, 9, 7))
+    rows = b.node("Reshape", b.node("Transpose", b.conv(), perm=TO_LAST), np.int64([0, 63, 8]))
+    scores = b.node("Add", b.node("MatMul", rows, numbers((8, 70))), numbers(70))
+    shares = b.node(op, scores)
+    more = {
+        "scores read": b.node("Relu", scores),
+        "scores shown": scores,
+        "shares read": b.node("Exp", shares),
+    }
+    model = b.model(shares, *([more[other]] if other else []))
+    first, second = numbers((2, 8, 9, 7)), numbers((2, 8, 9, 7))
+    net = check(model, first)
+    found = [net(x) for x in (first, second, first)]
+    y = [given[0] if other else given for given in found]
+    np.testing.assert_array_equal(y[0], y[2])
+    assert not np.array_equal(y[0], y[1])
+    maker = next(s for s in net.graph.steps if isinstance(s, Softmax)).inputs[0]
+    assert (maker in net.plans()[0]._executor.lies_in) == (other in ("", "shares read"))

@@ -6,6 +6,7 @@ from helpers import check
 
 import convalgos as ca
 from convalgos import ConvProblem
+from convalgos.core.machine import cache_sizes
 from convalgos.cpu import direct
 from convalgos.cpu.gemm import unpacked_rows
 from convalgos.cpu.runtime.threads import on_one_thread
@@ -38,6 +39,16 @@ def test_pixels_whose_channels_are_neighbours(text, monkeypatch):
     assert not isinstance(direct.Direct().plan(problem), unpacked_rows.UnpackedRowsPlan)
     problem = problem.replace(layout="channels_last")
     assert isinstance(direct.Direct().plan(problem), unpacked_rows.UnpackedRowsPlan)
+    check(direct.Direct(), problem)
+
+
+@pytest.mark.parametrize("pixels", [unpacked_rows.MANY_ROWS - 1, unpacked_rows.MANY_ROWS, 75])
+def test_filters_of_many_classes(pixels):
+    """From beyond L2, they are read once for all of many pixels."""
+    filters = cache_sizes()[1] // (4 * 60) // 64 * 64 + 123
+    problem = ConvProblem.parse(f"n1 c60 h1 w{pixels} k{filters} r1 s1 channels_last")
+    form = direct.direct_form(problem)
+    assert (form is direct.UNPACKED_ROWS) == (pixels >= unpacked_rows.MANY_ROWS)
     check(direct.Direct(), problem)
 
 

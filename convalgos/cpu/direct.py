@@ -229,7 +229,7 @@ class TabledBlocks:
             balance = cut.busiest(machine.threads) * machine.threads / (p.gemm_m * p.groups)
         else:
             balance = -(-tasks // machine.threads) * machine.threads / tasks
-        slower = TABLED * panels.crowding(p)
+        slower = TABLED * panels.crowding_of_windows(p)
         if p.is_pointwise and p.stride[2] > 1:
             slower *= 1 + STRIDED * machine.line_waits
         sums = balance * panels.product_seconds(p, machine) * slower
@@ -239,7 +239,7 @@ class TabledBlocks:
 
     def least(self, problem: ConvProblem, machine: Machine) -> float:
         sums, memory = panels.product_seconds(problem, machine), _memory(problem, machine)
-        return CALL + machine.launch + sums * panels.crowding(problem) + memory
+        return CALL + machine.launch + sums * panels.crowding_of_windows(problem) + memory
 
     def scratch_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else plan_threads() * direct_blocking(problem).scratch_bytes

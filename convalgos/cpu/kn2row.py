@@ -8,8 +8,9 @@ threads.
 
 Here a product sums the channels of one tap in registers, for a panel of filters and as many pixels as a
 part of L2 holds sums of; then comes the next tap. Padded maps are copied once with their border, others are
-read in place. From 64 channels on it is as fast as `cpu.direct`, which keeps its sums in registers over all
-taps; with few channels the sums are moved more often than they are added to.
+read in place, where each tap asks for all their lines anew. From 64 channels on it is nearly as fast as
+`cpu.direct`, which keeps its sums in registers over all taps; with few channels the sums are moved more often
+than they are added to.
 
 Source: Anderson et al. 2017, "Low-memory GEMM-based convolution algorithms for deep neural networks",
 arXiv:1709.03395.
@@ -47,8 +48,10 @@ class Kn2row(AllProducts):
     family: ClassVar[str] = "cpu.kn2row"
 
     def cost(self, problem: ConvProblem, machine: Machine) -> float:
-        again = TAP / problem.w_shape[1] * panels.product_seconds(problem, machine)
-        return lowered_seconds(lowering(problem, None), machine) + again
+        cut, sums = lowering(problem, None), panels.product_seconds(problem, machine)
+        anew = cut.in_place and panels.windows_share_lines(problem)  # lines, for each tap
+        again = TAP / problem.w_shape[1] + (panels.crowding(problem) - 1 if anew else 0.0)
+        return lowered_seconds(cut, machine) + again * sums
 
     def workspace_bytes(self, problem: ConvProblem) -> int:
         return 0 if problem.is_empty else lowered_bytes(lowering(problem, None), piece_pixels(problem))

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from convalgos.cpu.layout.reorder import Reorder
-from convalgos.network.graph import NetworkGraph
+from convalgos.cpu.runtime.plan import KernelPlan
+from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.known_values import known_steps, may_be_known
 from convalgos.network.planned import Planned, PlannedStep, moving_values
+from convalgos.network.softmax import Softmax
 from convalgos.network.step_options import CONVOLUTIONS
 
 
@@ -68,7 +70,8 @@ def _views_of_arguments(steps: Sequence[PlannedStep], graph: NetworkGraph) -> di
 
 
 def _outputs_shown(planned: Planned, graph: NetworkGraph, moving: set[str]) -> dict[str, str]:
-    """Values of which an output is a view: they are computed where it lies. Each with the output.
+    """Values of which an output is a view, and those of products that a softmax writes an output over: they
+    are computed where it lies. Each with the output.
 
     What has slices that other steps write, or is one, stays in the arena with these.
     """
@@ -76,9 +79,24 @@ def _outputs_shown(planned: Planned, graph: NetworkGraph, moving: set[str]) -> d
     steps, slices = planned.steps, planned.sharing.slices if planned.sharing else {}
     kept = moving | {*slices} | {whole for whole, _ in slices.values()}
     reads = Counter(name for planned_step in steps for name in planned_step.step.inputs)
-    told = {s.step.output for s in steps if s.plan is None or can_be_told(s)}
-    for step in (planned_step.step for planned_step in reversed(steps) if planned_step.plan is None):
+    told = {s.step.output for s in steps if s.plan is None or can_be_told(s)} - kept
+    products = {s.step.output for s in steps if _is_told_alone(s)}
+    for planned_step in reversed(steps):
+        step = planned_step.step
+        if planned_step.plan is None:
+            may_lie_there = told
+        elif isinstance(step, Softmax):
+            may_lie_there = told & products
+        else:
+            continue
         name, output = step.inputs[0], found.get(step.output, step.output)
-        if output in graph.outputs and name in told - kept and reads[name] == 1:
+        if output in graph.outputs and name in may_lie_there and reads[name] == 1:
             found[name] = output
     return found
+
+
+def _is_told_alone(planned_step: PlannedStep) -> bool:
+    """Whether it is a convolution whose kernels are all that writes y, wherever it lies."""
+    step = planned_step.step
+    plain = isinstance(step, Convolution) and step.activation is None and len(step.inputs) == 1
+    return plain and isinstance(planned_step.plan, KernelPlan)

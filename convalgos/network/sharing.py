@@ -11,6 +11,7 @@ from convalgos.core.layouts import BLOCKS, array_shape
 from convalgos.network.graph import Concatenation, Convolution, Elementwise, NetworkGraph, View
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.planned import Planned, PlannedStep, Sharing
+from convalgos.network.softmax import Softmax
 
 
 def found_sharing(planned: Planned, graph: NetworkGraph) -> Sharing:
@@ -137,7 +138,7 @@ class _Sharing:
         step, layout = planned_step.step, planned_step.writes
         if self._root(step.output) != step.output or step.output in self._outside:
             return
-        if isinstance(step, Elementwise | GroupNormalization):
+        if isinstance(step, Elementwise | GroupNormalization | Softmax):
             candidates = step.inputs
         elif isinstance(step, Convolution) and getattr(planned_step.plan, "adds_first", False):
             x = self._root(step.inputs[0])  # which it reads until the end

@@ -19,7 +19,7 @@ from convalgos.core.machine import Machine, vector_bytes
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.cpu.elementwise.attention import attention_seconds
-from convalgos.cpu.elementwise.norms import group_norm_seconds, layer_norm_seconds
+from convalgos.cpu.elementwise.norm_cost import group_norm_seconds, layer_norm_seconds, softmax_seconds
 from convalgos.cpu.elementwise.products import matmul_seconds
 from convalgos.cpu.elementwise.recurrent import recurrent_seconds
 from convalgos.cpu.layout.reorder import is_same
@@ -298,8 +298,10 @@ class StepOptions:
             return self._machine.launch + self._stream(*[step.output] * (2 if layout == FIRST else 3))
         if isinstance(step, Resizing | PixelMove):
             return self._machine.launch + self._stream(*values) * (2 if layout == FIRST else 1)
-        if isinstance(step, LayerNormalization | Softmax):
+        if isinstance(step, LayerNormalization):
             return layer_norm_seconds(self._shapes[step.output], layout, self._machine)
+        if isinstance(step, Softmax):
+            return softmax_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, GroupNormalization):
             return group_norm_seconds(self._shapes[step.output], layout, self._machine)
         if isinstance(step, Attention):

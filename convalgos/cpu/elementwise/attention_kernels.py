@@ -10,12 +10,13 @@ Source: Dao, Fu, Ermon, Rudra and Re 2022, arXiv:2205.14135, of which this has t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
+    Load,
+    Store,
     each_vector_of_row,
     operand_tile,
     pack_operand,
@@ -26,7 +27,7 @@ from convalgos.cpu.elementwise.pixel_vectors import LOWEST, TOGETHER, in_all_lan
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.activations import exponential_of_less
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 OPERANDS = ("q", "k", "v", "y", "first", "second")  # columns of the table of offsets
@@ -113,14 +114,14 @@ def exponentiate_rows(v: Vec, x: Value, x_row: Value, shares: Value, rows: Value
         places = [v.at(to, v.imul(i, x_row)) for i in numbers]
         most, total = ([v.register(v.const(start)) for _ in places] for start in (LOWEST, 0.0))
 
-        def compare(load: Callable[[Value], Value], _: object) -> None:
+        def compare(load: Load, _: Store) -> None:
             for row, register in zip(places, most, strict=True):
                 register.set(v.fmax(load(row), register.value))
 
-        def sum_up(load: Callable[[Value], Value], store: Callable[[Value, Value], None]) -> None:
+        def sum_up(load: Load, store: Store) -> None:
             values = [v.fsub(load(row), least) for row, least in zip(places, largest, strict=True)]
             for row, value, register in zip(places, values, total, strict=True):
-                made = exponential(v, value)
+                made = exponential_of_less(v, value)
                 register.set(v.fadd(register.value, made))
                 store(row, made)
 

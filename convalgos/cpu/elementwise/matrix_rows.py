@@ -14,6 +14,9 @@ from convalgos.cpu.vectors.transpose import transpose
 
 VECTORS = 2  # of a panel
 
+Load = Callable[[Value], Value]  # a row -> its vector
+Store = Callable[[Value, Value], None]  # (a row, what becomes its vector)
+
 
 @jit.helper
 def pack_operand(
@@ -118,19 +121,23 @@ def write_rows(
 
 
 def each_vector_of_row(
-    v: Vec, count: Value, emit: Callable[[Callable[..., Value], Callable[..., None]], None], beyond: float = 0
+    v: Vec, count: Value, emit: Callable[[Load, Store], None], beyond: float = 0, step: Value | None = None
 ) -> None:
-    """Emit `emit(load, store)` for the vectors of rows; lanes beyond the end are read as a number."""
-    whole = v.idiv(count, v.lanes)
+    """Emit `emit(load, store)` for the vectors of rows; lanes beyond the end are read as a number.
+
+    Args:
+        step: elements from one vector to the next, where they do not lie side by side.
+    """
+    whole, step = v.idiv(count, v.lanes), v.lanes if step is None else step
     with v.loop(whole) as i:
-        at = v.imul(i, v.lanes)
+        at = v.imul(i, step)
         emit(lambda row: v.load(row, at), lambda row, value: v.store(value, row, at))
-    done = v.imul(whole, v.lanes)
-    with v.unless_negative(v.isub(v.isub(count, done), 1)):
-        mask = v.mask(v.isub(count, done))
+    left, last = v.isub(count, v.imul(whole, v.lanes)), v.imul(whole, step)
+    with v.unless_negative(v.isub(left, 1)):
+        mask = v.mask(left)
 
         def load(row: Value) -> Value:
-            value = v.load_masked(row, done, mask)
+            value = v.load_masked(row, last, mask)
             return v.b.select(mask, value, v.const(beyond)) if beyond else value
 
-        emit(load, lambda row, value: v.store_masked(value, row, done, mask))
+        emit(load, lambda row, value: v.store_masked(value, row, last, mask))

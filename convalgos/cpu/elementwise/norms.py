@@ -13,7 +13,6 @@ from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, check_bound, image_step
 from convalgos.core.epilogue import KINDS, Activation
 from convalgos.core.layouts import BLOCKS, array_shape
-from convalgos.core.machine import Machine
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
 from convalgos.cpu.elementwise.lrn_kernels import LRN_FIELDS, lrn_share
 from convalgos.cpu.elementwise.norm_kernels import (
@@ -28,30 +27,6 @@ from convalgos.cpu.elementwise.softmax_kernels import SOFTMAX_FIELDS, softmax_sh
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import NONE
-
-# Each vector is read for its mean, for its deviation and to be written; Zen 4, 54 maps.
-PASSES = 6.0  # cycles for all of that, of two products of vectors in a cycle,
-PLANES = 3.0  # times as long where channels are planes, of each of which a run of pixels is read thrice; Xeon
-PIXEL = 30.0  # and of a core for each pixel where its channels lie together
-
-
-def layer_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
-    """Predicted time to normalise each pixel of a map of a logical shape, on all threads.
-
-    Example:
-        >>> from convalgos.core.profiles import nominal
-        >>> 1e-6 < layer_norm_seconds((1, 96, 56, 56), "channels_last", nominal(2)) < 1e-3
-        True
-    """
-    images, channels, pixels = shape[0], shape[1], math.prod(shape[2:])
-    lanes = machine.vector_bytes // FLOAT.itemsize
-    if layout == "channels_first":
-        vectors, begun = channels * -(-pixels // lanes) * PLANES, 0.0
-    else:
-        vectors, begun = pixels * -(-channels // lanes), pixels * PIXEL
-    computed = images * (vectors * PASSES / machine.paced_cycles + begun / machine.cycles)
-    memory = machine.stream_near(2 * math.prod(shape) * FLOAT.itemsize)
-    return machine.launch + max(computed, memory)
 
 
 class _OfPixels(BoundStep):
@@ -130,23 +105,6 @@ class LayerNormPlan(_OfPixels):
     def _on(self, where: dict[str, int], count: int, *kept: np.ndarray) -> BoundRun:
         kernel = normalise_share(FLOAT.itemsize, self._lanes)
         return launched(kernel, NORM_FIELDS, self._values | where, count, *kept, self, told=("x", "y"))
-
-
-def group_norm_seconds(shape: Shape, layout: str, machine: Machine) -> float:
-    """Predicted time to normalise groups of channels of maps of a logical shape, on all threads.
-
-    Example:
-        >>> from convalgos.core.profiles import nominal
-        >>> 1e-6 < group_norm_seconds((1, 96, 56, 56), "channels_first", nominal(2)) < 1e-3
-        True
-    """
-    nbytes = math.prod(shape) * FLOAT.itemsize
-    lanes = machine.vector_bytes // FLOAT.itemsize
-    rows = shape[0] * (shape[1] if layout == "channels_first" else -(-shape[1] // lanes))
-    alone = machine.threads / max(1, min(machine.threads, rows))  # times as long where a thread has no row
-    vectors = math.prod(shape) / lanes
-    computed = alone * vectors * PASSES / machine.paced_cycles
-    return 3 * machine.launch + max(computed, machine.stream_near(nbytes) + machine.stream_near(2 * nbytes))
 
 
 class GroupNormPlan(BoundStep):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from convalgos.cpu.elementwise.matrix_rows import Load, Store, each_vector_of_row
 from convalgos.cpu.elementwise.pixel_vectors import (
     LOWEST,
     TOGETHER,
@@ -20,13 +21,14 @@ from convalgos.cpu.elementwise.pixel_vectors import (
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.activations import exponential
+from convalgos.cpu.vectors.activations import exponential_of_less
 from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
 from convalgos.cpu.vectors.logarithms import logarithm
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 # Steps in elements, as those of `norm_kernels`.
 SOFTMAX_FIELDS = fields("x y by_pixel images pixels channels x_n y_n pixel_step channel_step tasks")
+LONG = 1024  # channels, from which on rows fill L1 and come one after the other; Zen 5
 
 
 @jit.specialise
@@ -66,7 +68,7 @@ def softmax_planes(
                 most.set(v.fmax(load_lanes(v, source, at, mask), most.value))
         with v.loop(channels) as c:
             for at, most, total in zip(places(c), largest, sums, strict=True):
-                value = exponential(v, v.fsub(load_lanes(v, source, at, mask), most.value))
+                value = exponential_of_less(v, v.fsub(load_lanes(v, source, at, mask), most.value))
                 total.set(v.fadd(total.value, value))
                 if not LOGS:
                     store_lanes(v, value, to, at, mask)
@@ -90,40 +92,54 @@ def softmax_pixels(
     v: Vec, LOGS: int, x: Value, y: Value, count: Value, channels: Value, pixel_step: Value,
     vector_step: Value,
 ) -> None:  # fmt: skip
-    """Of pixels whose channels lie together, each a row of vectors; a few at a time, the last for
-    those beyond: the sums of one would wait for each other."""
-    vectors = v.idiv(v.iadd(channels, v.lanes - 1), v.lanes)
-    with v.loop(v.idiv(v.iadd(count, TOGETHER - 1), TOGETHER)) as some:
-        rows = [v.imin(v.iadd(v.imul(some, TOGETHER), i), v.isub(count, 1)) for i in range(TOGETHER)]
+    """Of pixels whose channels lie together, each a row of vectors; short ones a few at a time, as the sums
+    of one would wait for each other."""
+
+    def rows_from(first: Value, together: int) -> None:
         sources, places = (
-            [v.at(v.pointer(base), v.imul(row, pixel_step)) for row in rows] for base in (x, y)
+            [v.at(v.pointer(base), v.imul(v.iadd(first, i), pixel_step)) for i in range(together)]
+            for base in (x, y)
         )
+        _softmax_rows(v, LOGS, sources, places, channels, vector_step)
 
-        def loaded(i: Value, bases: list[Value]) -> tuple[list[Value], Value, Value]:
-            """A vector of channels of each pixel, where it lies, and the mask of those that there are."""
-            mask, at = v.mask(v.isub(channels, v.imul(i, v.lanes))), v.imul(i, vector_step)
-            return [v.load_masked(base, at, mask) for base in bases], at, mask
+    long = v.b.icmp_signed(">", channels, v.integer(LONG))
+    groups = v.b.select(long, v.integer(0), v.idiv(count, TOGETHER))
+    with v.loop(groups) as some:
+        rows_from(v.imul(some, TOGETHER), TOGETHER)
+    done = v.imul(groups, TOGETHER)
+    with v.loop(v.isub(count, done)) as i:
+        rows_from(v.iadd(done, i), 1)
 
-        most, total = ([v.register(v.const(start)) for _ in rows] for start in (LOWEST, 0.0))
-        with v.loop(vectors) as i:
-            values, _, mask = loaded(i, sources)
-            for value, register in zip(values, most, strict=True):
-                register.set(v.fmax(v.b.select(mask, value, v.const(-math.inf)), register.value))
-        largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
-        with v.loop(vectors) as i:
-            values, at, mask = loaded(i, sources)
-            values = [exponential(v, v.fsub(*pair)) for pair in zip(values, largest, strict=True)]
-            for value, register, to in zip(values, total, places, strict=True):
-                register.set(v.fadd(register.value, v.b.select(mask, value, v.zero())))
-                if not LOGS:
-                    v.store_masked(value, to, at, mask)
-        wholes = [in_all_lanes(v, register.value, v.fadd) for register in total]
-        shares = [_logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole) for whole in wholes]
-        with v.loop(vectors) as i:
-            values, at, mask = loaded(i, sources if LOGS else places)
-            for value, share, least, to in zip(values, shares, largest, places, strict=True):
-                made = v.fsub(v.fsub(value, least), share) if LOGS else v.fmul(value, share)
-                v.store_masked(made, to, at, mask)
+
+def _softmax_rows(
+    v: Vec, LOGS: int, sources: list[Value], places: list[Value], channels: Value, step: Value
+) -> None:
+    """Of rows at some places, side by side; from one vector of a row to the next are `step` elements."""
+    most, total = ([v.register(v.const(start)) for _ in sources] for start in (LOWEST, 0.0))
+
+    def compare(load: Load, _: Store) -> None:
+        for row, register in zip(sources, most, strict=True):
+            register.set(v.fmax(load(row), register.value))
+
+    def sum_up(load: Load, store: Store) -> None:
+        values = [v.fsub(load(row), least) for row, least in zip(sources, largest, strict=True)]
+        for to, value, register in zip(places, values, total, strict=True):
+            made = exponential_of_less(v, value)
+            register.set(v.fadd(register.value, made))
+            if not LOGS:
+                store(to, made)
+
+    def settle(load: Load, store: Store) -> None:
+        values = [load(row) for row in (sources if LOGS else places)]
+        for to, value, share, least in zip(places, values, shares, largest, strict=True):
+            store(to, v.fsub(v.fsub(value, least), share) if LOGS else v.fmul(value, share))
+
+    each_vector_of_row(v, channels, compare, -math.inf, step)
+    largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
+    each_vector_of_row(v, channels, sum_up, -math.inf, step)
+    wholes = [in_all_lanes(v, register.value, v.fadd) for register in total]
+    shares = [_logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole) for whole in wholes]
+    each_vector_of_row(v, channels, settle, step=step)
 
 
 def _logarithm_of_sum(v: Vec, total: Value) -> Value:

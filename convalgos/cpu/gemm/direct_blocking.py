@@ -49,7 +49,7 @@ class DirectBlocking(dealt_panels.DealtPanels, Blocks):
 
 @cached_by_threads(256)
 def direct_blocking(problem: ConvProblem) -> DirectBlocking:
-    p, lanes, threads = flat_view(problem), simd.lanes(problem.itemsize), plan_threads()
+    p, lanes, threads = flat_view(_as_stored(problem)), simd.lanes(problem.itemsize), plan_threads()
     rows, count = dealt_panels.panel_tile(p.gemm_n, p.itemsize)
     copied = any(pad != (0, 0) for pad in p.padding)
     pixels = PIXELS
@@ -65,6 +65,14 @@ def direct_blocking(problem: ConvProblem) -> DirectBlocking:
     images, block, parts = _cut_outputs(sizes, pixels, lanes, rows, dealt, parts, waits, threads)
     count = dealt_panels.panels_of_parts(-(-p.gemm_n // lanes), count, parts)
     return DirectBlocking(p, images, block, copied, _even_rows(images, block, rows), count, parts)
+
+
+def _as_stored(problem: ConvProblem) -> ConvProblem:
+    """The problem whose outputs of one pixel have their filters as neighbours: channels last is the same
+    memory, and stored and activated by whole vectors."""
+    if math.prod(problem.spatial_out) != 1 or problem.y_layout != "channels_first":
+        return problem
+    return problem.with_valid(y_layout="channels_last")
 
 
 def direct_fields(cut: DirectBlocking, known: bool = False) -> dict[str, Any]:

@@ -47,6 +47,7 @@ LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
 # Of maps, 130 layers channels last, Zen 5: other forms have kernels for filters that fill no vector, and read
 # inputs of many channels once for all panels.
 FILLED, MOST_TAPS = 0.88, 200  # of the lanes of all vectors, at least; and channels
+MANY_ROWS = 32  # that pay for filters from beyond L2: heads of many classes, Zen 5
 USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
 
 UNPACKED_ROWS_ARGUMENTS = arguments(
@@ -269,16 +270,15 @@ def panels_of_filters(filters: int, taps: int, dtype_bytes: int, threads: int) -
 
 
 def is_matrix_product(problem: ConvProblem) -> bool:
-    """Whether inputs and outputs are rows of neighbours, and filters stay in L2: those that come from memory
-    in each run took 1.1 times as long so, with 50 rows (ViT-B/32, Zen 5)."""
+    """Whether inputs and outputs are rows of neighbours, and filters stay in L2: those of many taps that come
+    from memory in each run took 1.1 times as long so, with 50 rows (ViT-B/32, Zen 5)."""
     p = problem
     plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
-    if not (plain and p.gemm_m >= LEAST_ROWS and p.w_bytes <= cache_sizes()[1]):
-        return False
-    if p.layout != p.y_layout or p.layout not in PLAIN:
+    near, laid = p.w_bytes <= cache_sizes()[1], p.layout == p.y_layout and p.layout in PLAIN
+    if not (plain and laid and p.gemm_m >= (LEAST_ROWS if near else MANY_ROWS)):
         return False
     if math.prod(p.spatial_out) == 1:
-        return True
+        return near or p.gemm_k <= MOST_TAPS
     lanes = simd.lanes(p.itemsize)
     filled = p.gemm_n >= FILLED * lanes * -(-p.gemm_n // lanes)
     return p.layout == "channels_last" and filled and p.gemm_k <= MOST_TAPS

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convalgos.core.epilogue import BELOW, KINDS, LEVEL, TANH_CUBE, TANH_SCALE
-from convalgos.cpu.vectors.instructions import Value, Vec, function_of, ir
+from convalgos.cpu.vectors.instructions import Value, Vec, function_of, ir, lanes
 
 # Tables of 2^f, which two vectors hold, or one: bits of the number of their entries, and 2^(u / entries) by
 # powers of u from the first on, |u| <= 1/2, relatively right to 5.3e-8 and 2.5e-8. By the lanes of a vector.
@@ -144,6 +144,15 @@ def exponential(v: Vec, x: Value) -> Value:
     return series
 
 
+def exponential_of_less(v: Vec, x: Value) -> Value:
+    """exp(x) of what is no more than 0; floats are 0 where it has no exponent of its own."""
+    if v.size != 4 or v.lanes not in POWERS or v.lanes > lanes(v.size):  # blocks may be wider than vectors
+        return exponential(v, x)
+    near, power = _factors_by_table(v, x, 1, all_digits=True)
+    made = v.fmul(near, power)
+    return v.b.select(v.b.fcmp_ordered("<", x, v.const(-126 * math.log(2))), v.zero(), made)
+
+
 def _reduced(v: Vec, x: Value) -> tuple[Value, Value]:
     """(rest, exponent): x = rest + ln 2 * exponent, where |rest| is no more than ln 2 / 2."""
     of, words = FLOATS[v.size], ir.VectorType(ir.IntType(8 * v.size), v.lanes)
@@ -207,16 +216,27 @@ def _one_and_power(v: Vec, x: Value) -> Value:
 
 
 def _power_by_table(v: Vec, x: Value) -> tuple[Value, Value]:
-    """Two factors of exp(-x) of floats: steps of a part of an octave, by a table, and a series between."""
-    bits, series = POWERS[v.lanes]
-    words, steps = ir.VectorType(ir.IntType(32), v.lanes), v.const(-(1 << bits) / math.log(2))
-    shift = ir.Constant(words, [FLOATS[4].fraction - bits] * v.lanes)
+    """Two factors of exp(-x) of any floats."""
     # The lowest value is a quarter of a step beyond 2^128, whose entry in the table becomes infinity.
-    low, high = -(128 + 0.25 / (1 << bits)) * math.log(2), 126 * math.log(2)
-    x = fmin(v, v.fmax(x, v.const(low)), v.const(high))
+    low, high = -(128 + 0.25 / (1 << POWERS[v.lanes][0])) * math.log(2), 126 * math.log(2)
+    return _factors_by_table(v, fmin(v, v.fmax(x, v.const(low)), v.const(high)), -1)
+
+
+def _factors_by_table(v: Vec, x: Value, sign: int, all_digits: bool = False) -> tuple[Value, Value]:
+    """Two factors of exp(sign x) of floats that have one: steps of a part of an octave, by a table, and a
+    series between.
+
+    Args:
+        all_digits: of far values, too, whose error grows with their exponent otherwise.
+    """
+    bits, series = POWERS[v.lanes]
+    words, exact = ir.VectorType(ir.IntType(32), v.lanes), sign * (1 << bits) / math.log(2)
+    steps, shift = v.const(exact), ir.Constant(words, [FLOATS[4].fraction - bits] * v.lanes)
     magic = v.const(1.5 * 2.0 ** FLOATS[4].fraction)  # adding it rounds, and its own bits are shifted out
     shifted = v.fma(x, steps, magic)
     rest = v.fma(x, steps, v.fsub(magic, shifted))
+    if all_digits:
+        rest = v.fma(x, v.const(exact - float(np.float32(exact))), rest)
     number = v.b.bitcast(shifted, words)
     near = v.b.add(v.b.bitcast(_step_of_octave(v, number, bits), words), v.b.shl(number, shift))
     power = v.const(series[-1])
