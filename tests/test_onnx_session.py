@@ -165,3 +165,13 @@ def test_memory_of_another_shape_is_not_written_to(both):
     with pytest.raises(ValueError, match=r"output n is bound as uint8 of shape \(6,\), but is uint8"):
         both[0].run_with_iobinding(binding)
     assert (memory == 9).all()
+
+
+def test_it_stands_in_the_place_of_the_class_itself(monkeypatch):
+    node = helper.make_node("Det", ["x"], ["y"])  # which is left to ONNX Runtime
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    graph = helper.make_graph([node], "g", [values[0]], [values[1]])
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    session = ort.InferenceSession(helper.make_model(graph, ir_version=8).SerializeToString(), providers=CPU)
+    (y,) = session.run(None, {"x": np.eye(3, dtype="f4")[None] * 2})
+    assert y.tolist() == [8]

@@ -20,7 +20,7 @@ from convalgos.network.onnx_reader.messages import (
     value_info,
 )
 from convalgos.network.onnx_reader.resize_options import resize_options
-from convalgos.network.onnx_reader.runtime_types import runtime_errors
+from convalgos.network.onnx_reader.runtime_types import runtime_errors, runtime_sessions
 
 Arrays = Sequence[np.ndarray]
 Attributes = dict[str, Any]
@@ -75,9 +75,7 @@ def _by_runtime(
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1  # fatal ones only
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = runtime_sessions()(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         found = session.run(None, given)
     except runtime_errors():
         return None

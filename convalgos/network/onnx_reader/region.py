@@ -21,7 +21,7 @@ from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.open_shapes import OpenShapes
 from convalgos.network.onnx_reader.order import captured_by, read_by
 from convalgos.network.onnx_reader.patterns import names_of
-from convalgos.network.onnx_reader.runtime_types import runtime_errors
+from convalgos.network.onnx_reader.runtime_types import runtime_errors, runtime_sessions
 from convalgos.network.onnx_reader.types import INT32, INT64
 from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType
 
@@ -249,7 +249,7 @@ def runtime_session(model: Any, threads: int) -> Any:
     if _shares_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
     try:
-        return onnxruntime.InferenceSession(
+        return runtime_sessions()(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"],
             disabled_optimizers=WRONG_OF_VECTORS if _may_multiply_vectors(model.graph) else None,
         )  # fmt: skip

@@ -27,9 +27,7 @@ def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4  # what is wrong with a model is told where it is run
     try:
-        session = onnxruntime.InferenceSession(
-            asked.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = runtime_sessions()(asked.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except runtime_errors():
         return []
     found = []
@@ -38,6 +36,13 @@ def types_by_runtime(model: Any, names: Sequence[str]) -> list[Any]:
         if kind is not None:
             found.append(value_info(value.name, kind, value.shape))
     return found
+
+
+def runtime_sessions() -> Any:
+    """ONNX Runtime's `InferenceSession`, also where a program has put ours in its place in `onnxruntime`."""
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+
+    return InferenceSession
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
