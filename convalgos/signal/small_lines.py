@@ -19,6 +19,7 @@ from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.lines import BARE, TAPS, summed_along
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
 from convalgos.signal.new_sizes import is_new
+from convalgos.signal.short_lines import by_longer_filter
 from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
     Function,
@@ -183,7 +184,9 @@ def _with_state(
     elif all(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):
-        y = _kept_lines(*common, axis, k - 1)  # (..., n + k - 1, ...)
+        y = by_longer_filter(common[1], common[0], axis % x.ndim, 0, n + k - 1)  # (..., n + k - 1, ...)
+        if y is None:
+            y = _kept_lines(*common, axis, k - 1)
         if y is None and 1 < k <= min(TAPS, n):
             return _columns_with_state(*common, axis % x.ndim, zi)
     else:
