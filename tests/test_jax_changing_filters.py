@@ -45,6 +45,7 @@ CASES = {
     "tiles": ((1, 64, 20, 20), (64, 64, 3, 3), SAME),
     "another order": ((1, 9, 10, 40), (1, 1, 40, 24), SAME | {"dimension_numbers": LAST}),
     "phases": ((1, 14, 15, 8), (1, 1, 8, 40), TRANSPOSED | {"padding": [(0, 0)] * 2}),
+    "slices": ((2, 10, 9, 3), (2, 2, 3, 40), TRANSPOSED | {"padding": [(1, 1)] * 2}),
     "turned round": ((1, 14, 15, 8), (4, 4, 8, 40), TRANSPOSED | {"padding": [(3, 3)] * 2}),
 }
 

@@ -26,6 +26,7 @@ from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
+from convalgos.cpu.backward.per_thread import SlicedFilters
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import Packed
 from convalgos.cpu.runtime.recorded_packing import filter_packing
@@ -295,8 +296,17 @@ def _words(address: int, count: int) -> tuple[int, ...]:
 
 def _packed_arrays(filters: PreparedFilter) -> list[np.ndarray]:
     """All arrays of what kernels prepare; none of other filters."""
-    parts = filters.data if isinstance(filters.data, list) else [filters.data]
-    return [part.array for part in parts if isinstance(part, Packed)]
+    parts = _parts(filters.data)
+    return [part.array for part in parts] if all(isinstance(part, Packed) for part in parts) else []
+
+
+def _parts(data: Any) -> list[Any]:
+    """Those of prepared filters of phases, and of slices of these; phases without taps have none."""
+    if isinstance(data, SlicedFilters):
+        data = data.packed
+    if isinstance(data, list):
+        return [part for each in data for part in _parts(each)]
+    return [] if data is None else [data]
 
 
 def _same(array: np.ndarray, content: bytes) -> bool:

@@ -68,23 +68,25 @@ def filter_packing(
     """How `prepare()` packs a filter that lies in these bytes; None where there is more to it than launches.
 
     Args:
-        arrays_of: all arrays of what is prepared.
+        arrays_of: all arrays of what is prepared; none where there is something else.
     """
     filters, found = _recorded(prepare)
-    packings = tuple(packing for _, packing in found)
-    made = {id(packing.packed) for packing in packings}
-    if not packings or made != {id(array) for array in arrays_of(filters)}:
-        return None
+    made: list[np.ndarray] = []
     places = []
-    for packing in packings:
-        words = () if packing.record is None else packing.record.view(np.int64).reshape(-1)
-        inside = [i for i, word in enumerate(words) if begin <= word < begin + nbytes]
-        if len(inside) != 1 or packing.record is None:
-            return None  # it reads a copy
-        at = jit.data_address()(packing.record) + 8 * inside[0]
-        places.append(AddressWord(at, int(words[inside[0]]) - begin))
-    launches = tuple(launch for packing in packings for launch in packing.launches)
-    return FilterPacking(filters, launches, tuple(places), packings)
+    for read, packing in found:
+        words = np.empty(0, np.int64) if packing.record is None else packing.record.view(np.int64).reshape(-1)
+        inside = np.flatnonzero((words >= begin) & (words < begin + nbytes))
+        if len(inside) == 1 and packing.record is not None:
+            at = jit.data_address()(packing.record) + 8 * int(inside[0])
+            places.append(AddressWord(at, int(words[inside[0]]) - begin))
+        elif len(inside) or not any(np.may_share_memory(read, array) for array in made):
+            return None  # it reads a copy that no launch has made
+        made.append(packing.packed)
+    arrays = arrays_of(filters)
+    if not arrays or not {id(array) for array in arrays} <= {id(array) for array in made}:
+        return None
+    launches = tuple(launch for _, packing in found for launch in packing.launches)
+    return FilterPacking(filters, launches, tuple(places), tuple(packing for _, packing in found))
 
 
 # --- inside ----------------------------------------------------------------------------------
