@@ -108,8 +108,10 @@ def sizes_that_come_often(monkeypatch):
         small_separable,
     )
 
-    for module in (line_plans, problems, small_images, small_lines, small_separable):
+    for module in (line_plans, problems):
         monkeypatch.setattr(module, "is_new", lambda *given: False)
+    for module in (small_images, small_lines, small_separable):
+        monkeypatch.setattr(module, "is_first", lambda key: False)
     for module in (line_plans, problems, short_signals):
         monkeypatch.setattr(module, "is_new_with_such_taps", lambda *given: False)
 

@@ -23,13 +23,20 @@ from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import missing
 from convalgos.core.huge_pages import ask_for_huge_pages
 from convalgos.core.plan import Plan, numpy_dtype
+from convalgos.core.prepared_filter import PreparedFilter
 from convalgos.core.problem import ConvProblem
 from convalgos.core.setting import setting
+from convalgos.cpu.backward.per_thread import SlicedFilters
+from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.plan import Packed
+from convalgos.cpu.runtime.recorded_packing import filter_packing
 from convalgos.jax import handler
 from convalgos.jax.engine import ffi
 from convalgos.jax.filter_order import FilterOrder
 
 FEW = 1 << 12  # bytes by which filters that are not the same are told apart
+CHANGES = 8  # calls in a row with another filter each, from which on they pack it without Python,
+REPEATS = 1000  # and for how many, before it is looked whether the filter still changes
 KEPT_BYTES = 1 << 26  # of a filter and its bias, of which a copy is kept to compare with the next call's
 
 
@@ -99,7 +106,9 @@ class Served:
             self._views.insert(2, _View((call.problem.bias_size,), call.problem.dtype_of(names[2])))
         self._plans: dict[Any, Plan] = {}
         self._seen = Seen(b"", b"")
-        self._changes = 0  # calls with another filter than the one before them
+        self._changes = 0  # calls with another filter than the one before them,
+        self._in_row = 0  # and those in a row
+        self._packs = True  # whether such filters may be packed by launches alone
 
     def plan(self) -> Plan:
         """The plan for the threads that there are now."""
@@ -112,7 +121,8 @@ class Served:
         """Run on arrays at these addresses: x, the filter, a bias where there is one, y.
 
         1. Where kernels read any filter as it is, the run is kept, and later calls repeat it without Python.
-        2. A filter that is not the last one is prepared for this call alone.
+        2. A filter that is not the last one is prepared for this call alone; where each call brings another
+           one, a run is kept that packs it, if launches alone do so.
         3. One that is, is prepared once.
         4. If the bias is the last one, too, the run is kept for this filter and bias.
         """
@@ -127,9 +137,13 @@ class Served:
             return
         seen = self._seen
         if not _same(w, seen.w) or self.call.problem.direction == "backward_weights":  # whose second is dy
+            self._in_row += 1
+            if self._in_row >= CHANGES and bias is None and self._keep_packing(plan, x, w, y):
+                return
             self._see(w, bias)
             plan(x, self._own(w), bias=bias, out=y, activation=self.call.activation)
             return
+        self._in_row = 0
         if seen.plan is not plan:
             of_w = np.frombuffer(seen.w, w.dtype).reshape(w.shape)
             self._seen = seen = seen._replace(plan=plan, prepared=plan.prepare(self._own(of_w)))
@@ -165,11 +179,29 @@ class Served:
         run = plan.bind(x, seen.prepared, y, bias, self.call.activation)
         return run if self._keep(run, seen.w, seen.bias) else None
 
-    def _keep(self, run: BoundRun, w: bytes | None, bias: bytes) -> bool:
+    def _keep_packing(self, plan: Plan, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> bool:
+        """Run with this filter, and let programs repeat it with others, which are packed first."""
+        if not self._packs or w.nbytes > KEPT_BYTES or self.call.problem.direction == "backward_weights":
+            return False
+        packing = filter_packing(lambda: plan.prepare(self._own(w)), _packed_arrays, w.ctypes.data, w.nbytes)
+        run = packing and plan.bind(x, packing.filters, y, None, self.call.activation)
+        if packing is None or run is None or run.launches is None:
+            self._packs = False
+            return False
+        whole = jit.bound_run(
+            (*packing.launches, *run.launches), packing, run, x_places=run.x_places, y_places=run.y_places,
+            w_places=packing.w_places,
+        )  # fmt: skip
+        whole.run()
+        self._packs = self._keep(whole, None, b"", REPEATS)
+        self._seen = Seen(w.tobytes(), b"")
+        return True
+
+    def _keep(self, run: BoundRun, w: bytes | None, bias: bytes, times: int = -1) -> bool:
         """Let programs repeat a run, with w as None for any filter; False where its arrays must stay."""
         if not run.x_places or not run.y_places:
             return False
-        _slots().keep(self.number, run, w, bias, self._views[-1].nbytes)
+        _slots().keep(self.number, run, w, bias, self._views[-1].nbytes, times)
         return True
 
 
@@ -260,6 +292,21 @@ def _read(frame: int) -> tuple[int, str, list[int]]:
 
 def _words(address: int, count: int) -> tuple[int, ...]:
     return struct.unpack(f"{count}q", ctypes.string_at(address, 8 * count))
+
+
+def _packed_arrays(filters: PreparedFilter) -> list[np.ndarray]:
+    """All arrays of what kernels prepare; none of other filters."""
+    parts = _parts(filters.data)
+    return [part.array for part in parts] if all(isinstance(part, Packed) for part in parts) else []
+
+
+def _parts(data: Any) -> list[Any]:
+    """Those of prepared filters of phases, and of slices of these; phases without taps have none."""
+    if isinstance(data, SlicedFilters):
+        data = data.packed
+    if isinstance(data, list):
+        return [part for each in data for part in _parts(each)]
+    return [] if data is None else [data]
 
 
 def _same(array: np.ndarray, content: bytes) -> bool:

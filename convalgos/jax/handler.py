@@ -47,12 +47,14 @@ IS_METADATA, EXECUTE, SCALAR = 1, 3, 3
 TABLE = np.dtype([(name, np.int64) for name in ["rows", "minor", "function", "failed"]])
 # A run that is kept, for the filter and the bias that have these bytes, or for any where these are none.
 # `free` is 1 while no thread is at it; `places` are rows of `bound_run.AddressWord`, of x, in the rows from
-# `x_count` on of y, and from `y_end` on of the filter. `run` goes through the table of the launches.
+# `x_count` on of y, and from `y_end` on of the filter. `run` goes through the table of the launches,
+# `times` times before Python is asked again, or without end where that is negative.
 FIELDS = (
     "free w w_bytes bias bias_bytes places x_count y_end place_count table count run launch pool threads "
-    "advise y_bytes"
+    "advise y_bytes times"
 )
 SLOT = np.dtype([(name, np.int64) for name in FIELDS.split()])
+TIMES = 8 * FIELDS.split().index("times")
 PLACE = np.dtype([("word", np.int64), ("offset", np.int64)])
 
 _ensure = external("PyGILState_Ensure", 0)
@@ -118,11 +120,13 @@ def run_slot(slot: int, frame: int) -> bool:
     """Run what a slot holds, where it is for this filter and bias; the caller has taken the slot."""
     s = carray(pointer(slot), 1, SLOT)[0]
     given = word_at(frame + ARGUMENTS)
-    if s.count == 0 or not same_bytes(s.w, data_of(given, 1), s.w_bytes):
+    if s.count == 0 or s.times == 0 or not same_bytes(s.w, data_of(given, 1), s.w_bytes):
         return False
     if s.bias_bytes != 0 and not same_bytes(s.bias, data_of(given, 2), s.bias_bytes):
         return False
     x, w, y = data_of(given, 0), data_of(given, 1), data_of(word_at(frame + RESULTS), 0)
+    if s.times > 0:
+        carray(pointer(slot + TIMES), 1, np.int64)[0] = s.times - 1
     places = carray(pointer(s.places), s.place_count, PLACE)
     for i in range(s.place_count):
         place = places[i]
@@ -233,8 +237,14 @@ class Slots:
         self._kept[number] = slot, None
         self._fill(max(64, 4 << len(self._kept).bit_length()))
 
-    def keep(self, number: int, run: BoundRun, w: bytes | None, bias: bytes, y_bytes: int) -> None:
-        """Let a slot hold a run, for just this filter and bias; with None for any filter, by `w_places`."""
+    def keep(
+        self, number: int, run: BoundRun, w: bytes | None, bias: bytes, y_bytes: int, times: int = -1
+    ) -> None:
+        """Let a slot hold a run, for just this filter and bias; with None for any filter, by `w_places`.
+
+        Args:
+            times: that it runs before Python is asked again; -1: without end.
+        """
         slot, _ = self._kept[number]
         launches = run.launches or ()
         table = jit.launch_table(launches)
@@ -246,7 +256,7 @@ class Slots:
             0, content[0].ctypes.data, len(w), content[1].ctypes.data, len(bias), rows.ctypes.data,
             len(run.x_places), len(run.x_places) + len(run.y_places), len(rows), table.ctypes.data,
             len(launches), jit.table_address(), jit.launch_address(), pool, threads,
-            advising_function() if y_bytes >= LEAST else 0, y_bytes,
+            advising_function() if y_bytes >= LEAST else 0, y_bytes, times,
         )  # fmt: skip
         at = slot.ctypes.data
         self._take(at)

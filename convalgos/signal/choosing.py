@@ -17,6 +17,7 @@ from convalgos.signal.problems import signal_plan
 from convalgos.signal.scipy_answers import plain
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 
+SUMMED = 1 << 15  # products that `convolve` sums in any case
 ROUNDS = 3  # of a method that is measured; the fastest counts
 KEPT = 1 << 22  # bytes of answers
 DIGITS = 4  # of sizes, in binary, by which the faster method is told
@@ -103,6 +104,8 @@ def _chosen(in1: Any, in2: Any, mode: str, measure: bool) -> Any:
     dtype = np.result_type(x, w)
     if dtype.char not in FLOATING:
         return None
+    if x.size * w.size <= SUMMED:
+        return "direct"
     if x.size < w.size:
         x, w = (w, x) if mode != "same" else (x, w)
     parts = tuple(1 + (a.dtype.kind == "c") for a in (x, w))

@@ -15,6 +15,7 @@ from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, wanted_of
 from convalgos.signal.outputs import holds_result
 from convalgos.signal.problems import all_finite, run_as_problem
+from convalgos.signal.short_lines import by_longer_filter
 from convalgos.signal.window_sums import FEW_COMPLEX, window_sums
 
 LONG = 1 << 20  # bytes of a signal that one pass filters faster than a plan; Sapphire Rapids, two threads
@@ -54,6 +55,8 @@ def filtered(
     if lines == 1 and n * k <= PRODUCTS:
         y = np.convolve(x.reshape(n), h)[first : first + count]
         return y.reshape([count if i == axis else 1 for i in range(x.ndim)])
+    if lines > 1 and (y := by_longer_filter(x, h, axis, first, count)) is not None:
+        return y
     if lines * count * k <= short_windows.GATHERED:
         low = first - k + 1
         begin = max(0, -low)

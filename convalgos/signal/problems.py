@@ -32,6 +32,7 @@ TRANSFORMS = ("cpu.fft", "cpu.fft_lines", "cpu.fft_tiles")
 # rounds them least
 FAMILIES = {"direct": SUMS, "fft": TRANSFORMS, "exact": SUMS + TRANSFORMS}
 SMALL = 1 << 14  # elements of an array whose sum takes no less time than to look at each
+TAPS_OF_COMPLEX = 32  # of lines of complex numbers, from which on transforms are faster than sums; Zen 5
 BYTES_BY_FILTER = 1 << 22  # of what lines give by both parts of a complex filter, one after the other; Zen 4
 PLANS = 2048  # that are kept at most
 # Elements of a size that has a plan at once, as transforms without one take longer than planning, and in its
@@ -91,6 +92,8 @@ def run_as_problem(
     if of_lines and (y := filtered_lines(x, w.reshape(-1), *wanted[0], out)) is not None:
         return y
     finite = method != "auto" or (all_finite(x) and all_finite(w))
+    if finite and method == "auto" and _are_complex_lines(x, w, convolved):
+        method = "fft"
     if finite and method != "direct" and _is_new(x, w, convolved, wanted, method):
         return transformed_whole(x, w, convolved, wanted)
     to = arranged(x.shape, w.shape, tuple(convolved), tuple(others), tuple(wanted))
@@ -117,6 +120,12 @@ def run_as_problem(
         y.real = parts[0, :, :, 0] - (parts[1, :, :, 1] if parts_x == parts_w else 0)
         y.imag = (parts[1, :, :, 0] if parts_x == 2 else 0) + (parts[0, :, :, 1] if parts_w == 2 else 0)
     return np.ascontiguousarray(y.reshape(to.whole).transpose(to.back))
+
+
+def _are_complex_lines(x: np.ndarray, w: np.ndarray, convolved: Sequence[int]) -> bool:
+    """Whether lines are filtered by transforms, where sums would take both parts of all numbers apart."""
+    one = len(convolved) == 1 and w.size == w.shape[convolved[0]] >= TAPS_OF_COMPLEX
+    return one and "c" in x.dtype.kind + w.dtype.kind
 
 
 def _is_new(

@@ -11,6 +11,9 @@ from convalgos.core.boundaries import OUTSIDE, source_indices
 from convalgos.signal.problems import all_finite
 
 SHORT = 64  # samples of a line, up to which products of matrices are faster than sums; Sapphire Rapids
+# Products of a line with a filter that is longer, up to which they are those of a matrix; and so many times
+# as many of few lines; Zen 5
+MATRIX, FEW_LINES, OF_FEW = 1 << 15, 8, 4
 ONE_THREAD = 1 << 18  # products up to which NumPy's OpenBLAS wakes no threads
 
 
@@ -46,7 +49,34 @@ def of_short_lines(
     return y
 
 
+def by_longer_filter(x: np.ndarray, h: np.ndarray, axis: int, first: int, count: int) -> np.ndarray | None:
+    """Elements [first, first + count) of the full convolution of the lines along an axis with h (k,).
+
+    As many products as samples for each output, where other sums have one for each tap. Both are of one type.
+    None of lines that are not short, of filters that are no longer, and of what is not finite.
+    """
+    n, k = x.shape[axis], h.size
+    most = MATRIX * (OF_FEW if x.size // n <= FEW_LINES else 1)
+    if not 1 < n <= SHORT or k <= n or n * count > most or not (all_finite(x) and all_finite(h)):
+        return None
+    padded = np.zeros(2 * (n - 1) + k, h.dtype)
+    padded[n - 1 : n - 1 + k] = h
+    step = padded.strides[0]
+    # (n, count): sample j counts for output i by tap first + i - j
+    by = np.ascontiguousarray(np.ndarray((n, count), h.dtype, padded, (n - 1 + first) * step, (-step, step)))
+    rows = np.moveaxis(x, axis, -1).reshape(-1, n)
+    y, chunk = np.empty((len(rows), count), x.dtype), max(1, _products_at_once(x.dtype) // (n * count))
+    for start in range(0, len(rows), chunk):
+        np.matmul(rows[start : start + chunk], by, out=y[start : start + chunk])
+    shape = [size for i, size in enumerate(x.shape) if i != axis]
+    return np.moveaxis(y.reshape(*shape, count), -1, axis)
+
+
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _products_at_once(dtype: np.dtype) -> int:
+    return ONE_THREAD >> 2 * (dtype.kind == "c")  # of which one is four
 
 
 @lru_cache(256)

@@ -37,6 +37,7 @@ ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, 
 MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real,
 FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of both together; Zen 5
+LINE_OF_COMPLEX = 0, 1 << 8, 1 << 9  # elements of a line of such with one filter, one or both complex; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -133,6 +134,8 @@ def _is_whole(
         complexes: how many of both arrays are complex; plans transform one of real numbers once.
     """
     axes, lines = min(len(inside) + len(others), 3) - 1, len(inside) == 1
+    if lines and complexes and _have_one_filter(inside[0], others):
+        return sum(inside[0]) <= LINE_OF_COMPLEX[complexes]
     if len(inside) > 3:
         return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
     if elements <= (REAL_ELEMENTS, FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
@@ -144,6 +147,12 @@ def _is_whole(
         short = sum(inside[0]) <= SHORT_LINES and are_alike(inside, ALIKE_COMPLEX)
         return short or elements <= FEW_OF_LINES
     return not lines and elements >= ALIKE_ELEMENTS and are_alike(inside)
+
+
+def _have_one_filter(sizes: tuple[int, int], others: list[tuple[int, int]]) -> bool:
+    """Whether one array is a single line, and the other one has lines no shorter."""
+    n, k = sizes
+    return all((of_w if k <= n else of_x) == 1 for of_x, of_w in others)
 
 
 def _arrays(in1: Any, in2: Any, axes: int = 3) -> tuple[np.ndarray, np.ndarray] | None:

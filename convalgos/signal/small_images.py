@@ -25,7 +25,7 @@ from convalgos.signal.mixed_types import (
     promoted_type,
 )
 from convalgos.signal.modes import MODES, MOST_AXES, larger, products_summed, wanted_of
-from convalgos.signal.new_sizes import is_new
+from convalgos.signal.new_sizes import is_first
 from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
     BYTES_OF_SIGNAL,
@@ -184,7 +184,7 @@ def _called(
     key = x.shape, w.shape, id(dtype), correlates, options
     known = known_calls[key]
     if known is UNKNOWN:
-        if not at_once and _is_tiny(in1, in2, make, options[0]) and is_new(key, 2):
+        if not at_once and _is_tiny(in1, in2, make, options[0]) and is_first(key):
             return None
         known = small_call(key, dtype, make, x.shape, w.shape, correlates, *options)
     if known is None:
@@ -220,12 +220,13 @@ def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mo
 
     SciPy turns results around, without a copy, where the second array is the larger one.
     """
+    if make is _bordered:
+        return _are_few(x, w, mode, TINY)
     if x.ndim < 2:
-        return x.dtype is w.dtype and is_tiny_line(x, w)
+        return x.dtype.char in NUMBERS and w.dtype.char in NUMBERS and is_tiny_line(x, w)
     if x.ndim != w.ndim or mode not in MODES or not all(map(operator.ge, x.shape, w.shape)):
         return False
-    most = TINY if make is _bordered else FEW_OF_VOLUMES if x.ndim > 2 else FEW
-    return _are_few(x, w, mode, most)
+    return _are_few(x, w, mode, FEW_OF_VOLUMES if x.ndim > 2 else FEW)
 
 
 def _are_few(x: np.ndarray, w: np.ndarray, mode: str, most: int) -> bool:

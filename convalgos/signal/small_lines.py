@@ -18,9 +18,11 @@ from convalgos.signal.extensions import MIXED
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.lines import BARE, TAPS, summed_along
 from convalgos.signal.mixed_types import FLOATING, OF_PYTHON, filter_in_common, in_common, listed_array
-from convalgos.signal.new_sizes import is_new
+from convalgos.signal.new_sizes import is_first
+from convalgos.signal.short_lines import by_longer_filter
 from convalgos.signal.size_cache import UNKNOWN
 from convalgos.signal.small_calls import (
+    TINY_PRODUCTS,
     Function,
     Small,
     is_tiny_line,
@@ -34,6 +36,7 @@ from convalgos.signal.small_resampling import resampling_call
 # `BARE` taps of more samples; Sapphire Rapids
 PRODUCTS, LONG_BARE = 1 << 19, 1 << 17
 PRODUCTS_OF_NEW = 1 << 16  # of a signal at another rate, for whose first call nothing is made; Zen 4
+FEW_LINES = 6  # that SciPy filters before a compiled call is made; Zen 5
 FEW_SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; Sapphire Rapids
 LONG_COLUMNS = 1 << 10  # elements of columns that fill no vector, from which on a pass is faster; Zen 4
 EXTENSIONS = frozenset(("constant", "symmetric", "reflect", "edge", "wrap", *MIXED))
@@ -104,12 +107,19 @@ def _lines(b: np.ndarray, a: Any, x: np.ndarray, axis: int) -> np.ndarray | None
     if (common := _in_common(b, a, x)) is None:
         return None
     h, x, wide = common
+    if _are_few_lines(x, h, axis) and is_first((x.shape, h.size, id(wide), axis)):
+        return scipy.signal.lfilter(h, np.ones(1, wide), x, axis)  # type: ignore[no-any-return]
     if axis in (-1, x.ndim - 1) and (y := filtered_lines(x, h, 0, x.shape[-1])) is not None:
         return y
     y = _kept_lines(h, x, wide, axis, 0)
     if y is None and x.size and 1 < h.size <= min(TAPS, x.shape[axis]):
         y = summed_along(x, h[::-1], axis % x.ndim, h.size - 1)
     return y
+
+
+def _are_few_lines(x: np.ndarray, h: np.ndarray, axis: int) -> bool:
+    """Whether SciPy filters several lines, one after the other, before a compiled call is made for them."""
+    return x.ndim > 1 and 0 < x.size <= FEW_LINES * x.shape[axis] and x.size * h.size <= TINY_PRODUCTS
 
 
 def _in_common(
@@ -146,7 +156,7 @@ def _kept_lines(h: np.ndarray, x: np.ndarray, wide: np.dtype, axis: int, behind:
     key = x.shape, h.size, id(wide), axis, behind
     known = known_calls[key]
     if known is UNKNOWN:
-        if is_tiny_line(x, h) and is_new(key, 2):
+        if is_tiny_line(x, h) and is_first(key):
             return np.convolve(x, h)[: x.size + behind]
         known = small_call(key, wide, _filtered, *key[:2], axis, behind)
     if known is None:
@@ -183,7 +193,9 @@ def _with_state(
     elif all(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):
-        y = _kept_lines(*common, axis, k - 1)  # (..., n + k - 1, ...)
+        y = by_longer_filter(common[1], common[0], axis % x.ndim, 0, n + k - 1)  # (..., n + k - 1, ...)
+        if y is None:
+            y = _kept_lines(*common, axis, k - 1)
         if y is None and 1 < k <= min(TAPS, n):
             return _columns_with_state(*common, axis % x.ndim, zi)
     else:
@@ -237,7 +249,7 @@ def _resampled(h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode
     key = x.shape, x.strides, h.size, id(wide), id(h.dtype), up, down, axis, mode
     known = known_calls[key]
     if known is UNKNOWN:
-        if _are_few(x, h.size, up, down, axis) and is_new(key, 2):
+        if _are_few(x, h.size, up, down, axis) and is_first(key):
             return scipy.signal.upfirdn(h, x, up, down, axis, mode)  # type: ignore[no-any-return]
         known = small_call(key, wide, resampling_call, x, h.size, up, down, axis, mode, h.dtype)
     if known is None:

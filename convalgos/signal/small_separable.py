@@ -15,7 +15,7 @@ from convalgos.core.machine import vector_bytes
 from convalgos.cpu.filtering.separable_calls import SeparableCalls, filter_separable
 from convalgos.cpu.filtering.small_windows import AT_ONCE
 from convalgos.signal.mixed_types import FLOATING
-from convalgos.signal.new_sizes import is_new
+from convalgos.signal.new_sizes import is_first
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, Function
 
 FEW = 1 << 19  # products along rows and columns that SciPy sums before ours has begun; Zen 4
@@ -48,7 +48,7 @@ def small_both_axes(function: Function) -> Function:
             key = input.shape, input.dtype.char, hrow.size, hrow.dtype.char, hcol.size, hcol.dtype.char
             few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
             few &= hcol.size <= input.shape[0] and hrow.size <= input.shape[1]  # else SciPy reads beyond
-            if few and is_new(key, 2):
+            if few and is_first(key):
                 return scipy.signal.sepfir2d(input, hrow, hcol)
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
                 with lock:

@@ -15,6 +15,7 @@ from convalgos.core.machine import LINE, Machine
 from convalgos.core.problem import ConvProblem, Shape
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
+from convalgos.cpu.runtime.recorded_packing import launch_packing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 from convalgos.cpu.vectors.transpose import load_whole_square
@@ -77,7 +78,7 @@ def _rotated(known: Rotation, w: np.ndarray, groups: int) -> np.ndarray:
     begin, steps = address(w) + known.lowest * w.itemsize, [stride // w.itemsize for stride in w.strides[:2]]
     sizes = (groups, filters // groups, channels, *steps, math.prod(kernel), known.run)
     record = np.array([(begin, *sizes, address(made), address(table), len(table), tasks)], ROTATION_ARGUMENTS)
-    jit.launch(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), address(record), tasks)
+    launch_packing(rotate_filters(w.itemsize, simd.lanes(w.itemsize)), record, tasks, w, made, table)
     return made
 
 
