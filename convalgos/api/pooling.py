@@ -165,7 +165,7 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    run: Any = None if places is None else planned.of_places
+    run: Any = None if places is None or not given.size else planned.of_places
     read: tuple[Any, ...] = (given, view.array) if run is None else (given, view.array, places)
     dx = _result_array(view, view.array.shape, out, *read)
     if dx.size and given.size:
@@ -223,7 +223,8 @@ def avg_pool_backward(
     shares = given.astype(_wide(given.dtype))
     for dim, windows in enumerate(problem.windows):
         axis = dim + (1 if last else 2)
-        shares /= windows.divisor.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
+        counts = np.maximum(windows.divisor, 1)  # a window that meets no element gives its share to none
+        shares /= counts.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
     if shares.size and problem.tiles and shares.dtype == np.float32 and missing("llvmlite") is None:
         laid, dx = as_laid(shares), allocator.new_array(shape, shares.dtype)
         UpsamplingPlan(problem.y_shape, problem.kernel, layout).bind(laid, dx).run()
@@ -305,11 +306,11 @@ def _view(name: str, array: Any, layout: str) -> _View:
 def _pooled(view: _View, planned: PlannedPool, given: Any, out: Any, places: np.ndarray | None = None) -> Any:
     """y, and where maxima lie into `places`."""
     y = _result_array(view, planned.y_laid, out, view.array)
-    if places is None:
+    if y.size and places is None:
         planned.pool.run(view.array, y)
-        if out is None and view.array is given and y.size:
+        if out is None and view.array is given:
             tell_made(filled(planned.pool.run, y.shape, y.dtype), given)
-    else:
+    elif y.size:
         planned.maxima.find(view.array, y, places)
     return _delivered(view.as_given(y), given, out)
 
@@ -346,5 +347,5 @@ def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> 
 
 
 def _wide(dtype: np.dtype) -> np.dtype:
-    """What shares are computed in."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+    """What shares are computed in, whatever the order of their bytes."""
+    return np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
