@@ -240,6 +240,9 @@ def test_what_goes_round_is_transformed_in_its_own_length() -> None:
         ("n1 c5 h17 w23 k5 r4 s6 p2:0,1:4 symmetric,constant fill2 groups5", "cpu.depthwise.rows", Way.ADDED),
         ("n2 c35 h3 w2 k35 r3 s3 p5 reflect groups35", "cpu.depthwise.channels", Way.FOLDED),
         ("n1 c16 d4 h7 w9 k16 t3 r3 s3 p1 zero,wrap,reflect groups8", "cpu.depthwise.channels", Way.FOLDED),
+        # outputs under padding alone, which no part of the map reaches
+        ("n1 c10 h8 w12 k40 r1 s3 p1:0,3:5 zero,edge groups5", "cpu.depthwise.channels", Way.EXTENDED),
+        ("n2 c8 h9 w6 k8 r3 s3 p2,0:3 wrap,zero groups8", "cpu.depthwise.channels", Way.ADDED),
         ("n1 c35 h14 w14 k8 r3 s3 p1 edge", "cpu.direct", Way.ADDED),
         ("n1 c35 h14 w14 k8 r3 s3 p1 edge", "cpu.fft_tiles.t16", Way.EXTENDED),
         ("n1 c8 h5 w5 k8 r3 s3 p1 edge", "cpu.direct", Way.EXTENDED),

@@ -369,3 +369,14 @@ def check_gradients(layers, x, labels):
         for g, m in zip(pair, move, strict=True)
     )
     assert slope == pytest.approx((loss(1e-6) - loss(-1e-6)) / 2e-6, rel=1e-5)
+
+
+def test_an_answer_without_elements_is_one_chunk():
+    x = da.zeros((2, 5, 0, 1, 2), chunks=(1, 4, 1, 1, 2))
+    y = cd.conv(x, np.zeros((85, 1, 1, 1, 1)), groups=5, stride=2)
+    assert y.shape == y.compute().shape == (2, 85, 0, 1, 1)
+    w = np.zeros((85, 1, 1, 1, 1))
+    dx = cd.conv_backward_data(y, w, (2, 5, 0, 1, 2), groups=5, stride=2)
+    dw = cd.conv_backward_weights(x[:, :0], y[:, :0], (0, 0, 1, 1, 1), stride=2)
+    assert dx.compute().shape == x.shape
+    assert dw.compute().shape == (0, 0, 1, 1, 1)

@@ -41,6 +41,20 @@ def gradient_problems(direction):
     ]
 
 
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_the_gradient_of_a_bias_is_that_of_dy_before_out_is_written_over_it(layout):
+    rng = np.random.default_rng(3)
+    x, dy = rng.standard_normal((2, 1, 5, 8, 6)).astype("f4")
+    dw, db = ca.conv_backward_weights(x, dy, (5, 5, 1, 1), layout="channels_first", return_bias=True)
+    if layout == "channels_last":
+        x, dy = (np.moveaxis(a, 1, -1).copy() for a in (x, dy))
+    over = dy.reshape(-1)[:25].reshape(5, 5, 1, 1)
+    found = ca.conv_backward_weights(x, dy, over.shape, layout=layout, return_bias=True, out=over)
+    assert found[0] is over
+    assert np.allclose(over, dw, atol=1e-5)
+    assert np.allclose(found[1], db, atol=1e-5)
+
+
 def logical(rng, problem, *names):
     """Random float64 arrays x, w, dy of a problem."""
     shapes = {"x": problem.x_shape, "w": problem.w_shape, "dy": problem.y_shape}

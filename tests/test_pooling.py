@@ -517,3 +517,12 @@ def test_shapes_are_torchs():
                 PoolProblem.of((1, 1, n), k, stride=s, padding=low, ceil_mode=up)
             continue
         assert PoolProblem.of((1, 1, n), k, stride=s, padding=low, ceil_mode=up).y_shape == tuple(want)
+
+
+@pytest.mark.parametrize("pads", [0, 1])  # without and with kernels of its own
+def test_the_gradient_of_a_mean_keeps_all_digits_in_another_byte_order(pads):
+    dy = RNG.standard_normal((1, 3, 4, 4))
+    how = {"kernel": 3, "stride": 2, "padding": pads, "dilation": 2}
+    shape = (1, 3, 11 - 2 * pads, 11 - 2 * pads)
+    given = ca.avg_pool_backward(dy, shape, **how)
+    assert np.array_equal(ca.avg_pool_backward(dy.astype(">f8"), shape, **how), given)

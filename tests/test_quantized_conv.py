@@ -102,3 +102,24 @@ REFUSED = [
 def test_refusals_name_the_argument(change, error, told):
     with pytest.raises(error, match=told):
         ca.quantized.conv(**({"x": X, "w": W} | SCALES | SIZES | change))
+
+
+def test_what_comes_from_another_library_comes_back_as_its_array():
+    jnp = pytest.importorskip("jax.numpy")
+    given = {"bias": BIAS, "y_scale": 2.5} | SCALES | SIZES
+    y = ca.quantized.conv(jnp.asarray(X), jnp.asarray(W), **given)
+    assert isinstance(y, jnp.ndarray)
+    assert np.array_equal(y, ca.quantized.conv(X, W, **given))
+
+
+@pytest.mark.parametrize("name", ["x", "w"])
+def test_masks_are_not_lost(name):
+    arrays = {"x": X, "w": W}
+    arrays[name] = np.ma.masked_array(arrays[name], arrays[name] > 9)
+    with pytest.raises(TypeError, match=f"{name} is a masked array"):
+        ca.quantized.conv(**arrays, **SIZES)
+
+
+def test_no_filters_have_no_scales():
+    y = ca.quantized.conv(X, W[:0], w_scale=W_SCALE[:0], w_zero_point=W_ZERO[:0], y_scale=1.0, **SIZES)
+    assert y.shape == (2, 0, *REAL.shape[2:])

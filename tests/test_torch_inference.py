@@ -151,6 +151,28 @@ def test_training_in_between(optimizer, how):
     check(module)
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 1, 0, 2), "step"])
+@pytest.mark.parametrize("write", ["data in place", "numpy", "an element by numpy"])
+def test_filters_of_any_order_in_memory_are_looked_at(order, write, last):
+    module, x = layer(), X.to(memory_format=torch.channels_last) if last else X
+    w = module.weight.detach()
+    if order == "step":  # elements lie apart: such a filter is not kept
+        module.weight = nn.Parameter(torch.stack([w, w], -1)[..., 0])
+    else:
+        module.weight = nn.Parameter(w.permute(order).contiguous().permute(*np.argsort(order).tolist()))
+    assert not module.weight.is_contiguous()
+    for _ in range(2):
+        check(module, x)
+    before = expected(module)
+    if write == "an element by numpy":
+        module.weight.detach().numpy()[2, 1, 1, 1] += 9
+    else:
+        WRITES[write](module)
+    check(module, x)
+    assert not torch.equal(before, expected(module))
+
+
 def test_averages_that_are_swapped_in_and_out():
     module = layer()
     average = [p.detach() * 0.5 for p in module.parameters()]

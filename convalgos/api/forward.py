@@ -12,10 +12,9 @@ from convalgos.core import arguments
 from convalgos.core.arrays import (
     Facts,
     as_cupy,
-    as_numpy,
+    as_operand,
     device_of,
     facts,
-    is_tensor,
     like,
     moveaxis,
     same_dtype,
@@ -96,7 +95,7 @@ def conv(
     device = device_of(x)
     target = writable_view if device == "cpu" else as_cupy
     given = x
-    x = _array("x", x, device)
+    x = as_operand("x", x, device)
     of_x = facts("x", x)
     w, w_shape, dtypes, algorithm = _filter(w, of_x.dtype, device, algorithm)
     if len(of_x.shape) != len(w_shape) or not 3 <= len(w_shape) <= 5:
@@ -112,7 +111,7 @@ def conv(
         y = conv(
             moveaxis(x, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
             groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
-            residual=None if residual is None else moveaxis(_array("residual", residual, device), 1, -1),
+            residual=None if residual is None else moveaxis(as_operand("residual", residual, device), 1, -1),
             out=None if out is None else moveaxis(target("out", out), 1, -1),
             strict_nan=strict_nan, max_rel_error=max_rel_error, selector=selector, boundary=boundary,
             fill_value=fill_value,
@@ -172,7 +171,7 @@ def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, 
         p = w.key.form
         dtypes = dtype if p.w_dtype == p.dtype else (dtype, numpy_dtype(p.w_dtype))
         return w, p.w_shape, dtypes, w.key.algorithm if algorithm == "auto" else algorithm
-    w = _array("w", w, device)
+    w = as_operand("w", w, device)
     w_shape, _, w_dtype = facts("w", w)
     if same_dtype(w_dtype, dtype):
         return w, w_shape, dtype, algorithm
@@ -182,10 +181,3 @@ def _filter(w: Any, dtype: np.dtype, device: str, algorithm: str) -> tuple[Any, 
     raise TypeError(
         f"w has dtype {w_dtype}, but x has {dtype}; they must be the same, or integers or floats of 8 bits"
     )
-
-
-def _array(name: str, array: Any, device: str) -> Any:
-    """A tensor as it is; of all else a view of the device's kind."""
-    if is_tensor(array):
-        return array
-    return as_numpy(name, array) if device == "cpu" else as_cupy(name, array)

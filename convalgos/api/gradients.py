@@ -172,14 +172,10 @@ def conv_backward_weights(
         layout, x_view.dtype, algorithm, device_of(x), "backward_weights",
         *call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value),
     )  # fmt: skip
+    db = _bias_gradient(dy_view, last) if return_bias else None  # before out, which may overlap dy
     dw = plan(x_view, dy_view, out=None if out is None else target("out", out))
     dw = like(dw, x) if out is None else out
-    if not return_bias:
-        return dw
-    outputs = tuple(i for i in range(dy_view.ndim) if i != (dy_view.ndim - 1 if last else 1))
-    with np.errstate(over="ignore"):  # beyond the type lies infinity
-        db = dy_view.sum(axis=outputs, dtype=np.float64).astype(dy_view.dtype)
-    return dw, like(db, dw)
+    return (dw, like(db, dw)) if return_bias else dw
 
 
 @_on_its_stream
@@ -284,6 +280,13 @@ def _input_gradient(
     given = None if out is None else np.moveaxis(target("out", out), 1, -1)
     dx = plan(np.moveaxis(dy_view, 1, -1), w, bias=bias, out=given, activation=activation)
     return out if out is not None else like(np.moveaxis(dx, -1, 1), dy)
+
+
+def _bias_gradient(dy: Any, last: bool) -> Any:
+    """The sum of dy over images and places."""
+    outputs = tuple(i for i in range(dy.ndim) if i != (dy.ndim - 1 if last else 1))
+    with np.errstate(over="ignore"):  # beyond the type lies infinity
+        return dy.sum(axis=outputs, dtype=np.float64).astype(dy.dtype)
 
 
 def _views(array: Any) -> tuple[Any, Any]:

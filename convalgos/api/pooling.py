@@ -165,7 +165,7 @@ def max_pool_backward(
         known = _checked("indices", indices, view.as_given_shape(planned.y_shape), np.dtype(np.int64))
         places = as_laid(view.in_its_order(known))
     given = as_laid(given)
-    run: Any = None if places is None else planned.of_places
+    run: Any = planned.of_places if places is not None and given.size else None
     read: tuple[Any, ...] = (given, view.array) if run is None else (given, view.array, places)
     dx = _result_array(view, view.array.shape, out, *read)
     if dx.size and given.size:
@@ -220,10 +220,11 @@ def avg_pool_backward(
         if out is None and laid is dy:
             tell_made(filled(planned.gradient.run, dx.shape, dx.dtype), dy)
         return _delivered(dx, dy, out)
-    shares = given.astype(_wide(given.dtype))
+    shares = given.astype(np.dtype(np.float64 if given.itemsize == 8 else np.float32))
     for dim, windows in enumerate(problem.windows):
         axis = dim + (1 if last else 2)
-        shares /= windows.divisor.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
+        counts = np.maximum(windows.divisor, 1)  # a window that meets no element gives its share to none
+        shares /= counts.astype(shares.dtype).reshape(-1, *(1,) * (shares.ndim - 1 - axis))
     if shares.size and problem.tiles and shares.dtype == np.float32 and missing("llvmlite") is None:
         laid, dx = as_laid(shares), allocator.new_array(shape, shares.dtype)
         UpsamplingPlan(problem.y_shape, problem.kernel, layout).bind(laid, dx).run()
@@ -305,12 +306,12 @@ def _view(name: str, array: Any, layout: str) -> _View:
 def _pooled(view: _View, planned: PlannedPool, given: Any, out: Any, places: np.ndarray | None = None) -> Any:
     """y, and where maxima lie into `places`."""
     y = _result_array(view, planned.y_laid, out, view.array)
-    if places is None:
-        planned.pool.run(view.array, y)
-        if out is None and view.array is given and y.size:
-            tell_made(filled(planned.pool.run, y.shape, y.dtype), given)
-    else:
+    if y.size and places is not None:
         planned.maxima.find(view.array, y, places)
+    elif y.size:
+        planned.pool.run(view.array, y)
+        if out is None and view.array is given:
+            tell_made(filled(planned.pool.run, y.shape, y.dtype), given)
     return _delivered(view.as_given(y), given, out)
 
 
@@ -343,8 +344,3 @@ def _checked(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> 
     if name == "out" and not view.flags.writeable:
         raise read_only("out")
     return view
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    """What shares are computed in."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -106,6 +106,13 @@ def as_numpy(name: str, array: Any) -> np.ndarray:
     return view
 
 
+def as_operand(name: str, array: Any, device: str) -> Any:
+    """A tensor as it is; of all else a view of the device's kind."""
+    if is_tensor(array):
+        return array
+    return as_numpy(name, array) if device == "cpu" else as_cupy(name, array)
+
+
 def same_dtype(one: np.dtype, other: np.dtype) -> bool:
     """Whether two dtypes are the same but for the order of bytes."""
     return one == other or one.newbyteorder("=") == other.newbyteorder("=")

@@ -52,7 +52,12 @@ def as_laid(array: np.ndarray) -> np.ndarray:
 
 def lies_whole(array: np.ndarray) -> bool:
     """Whether an array is `as_laid` but for the order of its axes."""
-    return array.dtype.isnative and is_laid(array.transpose(_as_it_lies(array)).flags)
+    return array.dtype.isnative and is_laid(in_memory_order(array).flags)
+
+
+def in_memory_order(array: np.ndarray) -> np.ndarray:
+    """A view of an array with its axes in the order of memory, that of neighbours last."""
+    return array.transpose(_as_it_lies(array))
 
 
 def _as_it_lies(array: np.ndarray) -> list[int]:

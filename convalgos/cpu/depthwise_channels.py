@@ -312,6 +312,8 @@ def _of_other_groups(problem: ConvProblem) -> str | None:
             f"holds whole groups in vectors of {lanes} lanes, and these have "
             f"{problem.w_shape[1]} channels and {problem.gemm_n} filters"
         )
+    if not (problem.w_shape[1] or problem.gemm_n):
+        return "holds whole groups in vectors, and these have no channels and no filters"
     whole = simd.lanes(problem.itemsize) == lanes  # else blocks are longer than vectors of what is summed
     if not whole and (problem.layout != problem.y_layout or problem.layout not in PLAIN):
         return f"reads {problem.dtype} in {' and '.join(PLAIN)} only, and writes the layout that it reads"

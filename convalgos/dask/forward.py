@@ -97,7 +97,7 @@ def conv(
             raise ValueError(f"residual of shape {residual.shape} must be None in a problem of integers")
         Quantization().output(problem, activation)  # which refuses all but ReLU
     if 0 in y_shape:
-        return da.zeros(y_shape, dtype=y_dtype)
+        return da.zeros(y_shape, dtype=y_dtype, chunks=-1)  # Dask cannot cut what is empty
     how = shared_by_blocks(problem, algorithm, limits, 1)
     return _blocks(problem, order, how, x, w, bias, residual, activation)
 

@@ -189,7 +189,7 @@ def _input_gradient(
     dtype = numpy_dtype(problem.dtype)
     shape = order.laid(problem.x_shape)
     if 0 in shape:
-        return da.zeros(shape, dtype=dtype)
+        return da.zeros(shape, dtype=dtype, chunks=-1)
     filters, channels = order.logical(dy.chunks)[1], w.chunks[1]
     grouped = problem.groups > 1
     if grouped:
@@ -250,7 +250,7 @@ def _filter_gradient(
     """dw as the sum of parts, one of each block of images and space."""
     dtype = numpy_dtype(problem.dtype)
     if 0 in problem.w_shape or 0 in x.shape or 0 in dy.shape:
-        return da.zeros(problem.w_shape, dtype=dtype)
+        return da.zeros(problem.w_shape, dtype=dtype, chunks=-1)
     channels, filters = order.logical(x.chunks)[1], order.logical(dy.chunks)[1]
     grouped = problem.groups > 1
     if grouped:

@@ -9,7 +9,7 @@ import numpy as np
 from convalgos.api import planning
 from convalgos.api.types import Activation, Array, ArrayLike, Boundary, Layout, Mode, Padding, Sizes
 from convalgos.core import arguments
-from convalgos.core.arrays import device_of, facts, is_tensor
+from convalgos.core.arrays import as_operand, device_of, facts, like
 from convalgos.core.boundaries import ZERO
 from convalgos.core.element_types import INTEGERS, dtype_name
 from convalgos.core.plan import Plan
@@ -84,7 +84,7 @@ def conv(
         (dtype('uint8'), 135)
     """
     device = device_of(x)
-    x, w = (array if is_tensor(array) or device != "cpu" else np.asarray(array) for array in (x, w))
+    given, x, w = x, as_operand("x", x, device), as_operand("w", w, device)
     of_x, of_w = facts("x", x), facts("w", w)
     for name, dtype in (("x", of_x.dtype), ("w", of_w.dtype)):
         if dtype.name not in INTEGERS:
@@ -94,7 +94,7 @@ def conv(
             f"x has shape {of_x.shape} and w {of_w.shape}: both must have 3, 4 or 5 dimensions, "
             "(N, C, *spatial) and (K, C/groups, *kernel)"
         )
-    of_each = max(np.size(w_scale), np.size(w_zero_point)) > 1
+    of_each = any(np.size(numbers) != 1 for numbers in (w_scale, w_zero_point))
     last = layout == "channels_last"
     problem = ConvProblem(
         (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1]) if last else of_x.shape,
@@ -106,7 +106,8 @@ def conv(
     plan = cached_plan(problem, device, algorithm)
     of_y = (1.0 if y_scale is None else y_scale), y_zero_point
     quantization = Quantization(x_scale, x_zero_point, w_scale, w_zero_point, *of_y, rounding)
-    return plan(x, plan.prepare(w, quantization), bias=bias, activation=activation, out=out)
+    y = plan(x, plan.prepare(w, quantization), bias=bias, activation=activation, out=out)
+    return y if x is given or out is not None else like(y, given)
 
 
 def cached_plan(problem: ConvProblem, device: str, algorithm: str) -> Plan:

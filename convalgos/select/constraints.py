@@ -168,7 +168,8 @@ def keeps(algorithm: Algorithm, problem: ConvProblem, constraints: Constraints) 
 def needs(algorithm: Algorithm, problem: ConvProblem) -> tuple[int, float]:
     """(bytes of workspace, error bound), those of converting 16-bit data among them."""
     computed = algorithm.computed(problem)
-    workspace_bytes, error_bound = algorithm.workspace_bytes(computed), algorithm.error_bound(computed)
+    workspace_bytes = 0 if computed.is_empty else algorithm.workspace_bytes(computed)
+    error_bound = algorithm.error_bound(computed)
     if computed.dtype == problem.dtype:
         return workspace_bytes, error_bound
     return workspace_bytes + CastPlan.converted_bytes(problem), error_bound + problem.eps

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from convalgos.core import plan_cache
+from convalgos.core.laid_arrays import in_memory_order, is_laid
 from convalgos.core.plan import Plan
 from convalgos.core.prepared_filter import FilterKey, PreparedFilter
 from convalgos.torch import functions, operators, plain_calls
@@ -97,7 +98,9 @@ class Held(NamedTuple):
         filters, added = Lying.of(weight), None if bias is None else Lying.of(bias)
         if filters is None or (bias is not None and added is None):
             return None
-        values = filters.values
+        values = in_memory_order(filters.values)
+        if not is_laid(values.flags):  # a flat copy would be compared with itself
+            return None
         sample = values.reshape(-1)[:: 1 if values.nbytes <= SMALL else values.size // SAMPLES]
         how = _how(module)
         told = weight._version, plan_cache.forgotten, how, sample, sample.tobytes()

@@ -68,6 +68,8 @@ def _folds(inner: Algorithm, problem: ConvProblem) -> bool:
     if whole.is_empty or not is_whole(whole):
         return False
     (forward,) = inner.forwards(whole)
+    if forward.spatial != problem.spatial_out:  # which leaves out what lies under padding alone
+        return False
     return inner.inner.why_not(forward) is None and bool(inner.inner.folds(forward))
 
 
