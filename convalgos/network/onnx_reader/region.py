@@ -28,6 +28,7 @@ from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
 SIZES = ("int32", "int64")  # types of values that may be sizes
 AS_ASKED_FOR = {"arena_extend_strategy": 1}  # else an arena doubles each time that it grows
+COPIED = 1 << 16  # bytes of outputs that are copied in the time that it takes to bind them
 SHAPES = 64  # of inputs, for which the shapes of outputs are remembered
 WRONG_OF_VECTORS = ["MatmulTransposeFusion"]  # of ONNX Runtime: it leaves the transpose out
 
@@ -72,7 +73,10 @@ class OnnxRegion:
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Write the outputs, which are C-contiguous arrays of their shapes; so are the inputs."""
-        self.bind(inputs, outputs).run()
+        if sum([y.nbytes for y in outputs]) <= COPIED:
+            self._copy(inputs, outputs)
+        else:
+            self.bind(inputs, outputs).run()
 
     def opened(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The outputs, new arrays of whatever shapes."""
@@ -120,6 +124,8 @@ class OnnxRegion:
 
     def _copy(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for y, value in zip(outputs, self.opened(inputs), strict=True):
+            if y.shape != value.shape:
+                raise ValueError(f"{self.what} gives {value.shape}, but its output is {y.shape}")
             y[...] = value
 
     def _new_session(self, threads: int) -> Any:
