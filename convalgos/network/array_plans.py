@@ -82,7 +82,7 @@ class OfFirstInput(BoundStep):
     """
 
     def __init__(self, plan: BoundStep):
-        self._plan = plan
+        self._plan, self.told = plan, plan.told
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         return self._plan.bind(arrays[0], arrays[-1])

@@ -26,6 +26,7 @@ class OfOperands(BoundStep):
 
     def __init__(self, step: ArrayFunction, plan: BoundStep, read: Sequence[int] = (0, 1)):
         self._step, self._plan, self._read = step, plan, read
+        self.told = plan.told
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         *inputs, y = arrays
@@ -53,7 +54,8 @@ def gather_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | 
     axis = dict(step.options)["axis"] % max(1, len(x_shape))
     y_shape = None if step.function == "gather" else shapes[step.output]
     try:
-        plan = GatherPlan(x_shape, places_shape, axis, y_shape, x_dtype)
+        moving = "x" if isinstance(operands[0], str) else "places"
+        plan = GatherPlan(x_shape, places_shape, axis, y_shape, x_dtype, moving)
     except Unsupported:
         return None
     return OfOperands(step, plan)
