@@ -9,6 +9,7 @@ import numpy as np
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.bound_steps import BoundStep
+from convalgos.cpu.elementwise.embedding_bags import EmbeddingBagPlan
 from convalgos.cpu.elementwise.gathering import GatherPlan
 from convalgos.cpu.elementwise.scattering import ScatterSumPlan
 from convalgos.network.array_functions import ArrayFunction
@@ -59,6 +60,21 @@ def gather_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | 
     except Unsupported:
         return None
     return OfOperands(step, plan)
+
+
+def bag_plan(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that combine rows of a constant table; None where NumPy does."""
+    (table, places, *weights), options = step.operands(step.inputs), dict(step.options)
+    wanted = options["pad"], options["least"]
+    if not isinstance(table, np.ndarray) or not all(isinstance(o, str) for o in (places, *weights)):
+        return None
+    shape = shapes[places]
+    try:
+        return EmbeddingBagPlan(
+            table, shape, options["axis"] % len(shape), options["of"], shapes[step.output], *wanted
+        )
+    except Unsupported:
+        return None
 
 
 def _scatter_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | None:

@@ -101,7 +101,7 @@ def places_read(places: np.ndarray, shape: Shape) -> np.ndarray:
 
 def checked_run(inner: BoundRun, places: np.ndarray, read: np.ndarray, wrong: np.ndarray) -> BoundRun:
     """A run that raises IndexError where kernels have met a place that is none."""
-    noted = ctypes.c_int64.from_buffer(wrong)
+    noted = ctypes.c_int64.from_address(wrong.ctypes.data)
 
     def check() -> None:
         if noted.value:
@@ -116,7 +116,7 @@ def checked_run(inner: BoundRun, places: np.ndarray, read: np.ndarray, wrong: np
 
     if read is not places:
         return BoundRun(run, None, (inner, places))
-    return inner._replace(call=run, check=check)
+    return inner._replace(call=run, kept=(*inner.kept, wrong), check=check)
 
 
 def _of_runs(x_shape: Shape, places_shape: Shape, axis: int) -> list[_Dimension]:

@@ -39,12 +39,18 @@ def run_start(a: Any, run: int) -> RunStart:
 
 
 @jit.helper
-def element_at(a: Any, which: int) -> int:
-    """The element that one of the places of a record tells, -1 of none."""
+def place_at(a: Any, which: int) -> int:
+    """One of the places of a record, as it is written."""
     if a.wide:
-        place = carray(pointer(a.places), which + 1, np.int64)[which]
+        place = int(carray(pointer(a.places), which + 1, np.int64)[which])
     else:
-        place = carray(pointer(a.places), which + 1, np.int32)[which]
+        place = int(carray(pointer(a.places), which + 1, np.int32)[which])
+    return place
+
+
+@jit.helper
+def element_of(a: Any, place: int) -> int:
+    """The element that a place tells, -1 where it is none, which is noted."""
     if place < 0:
         place = place + a.size
     if place < 0 or place >= a.size:
@@ -67,7 +73,7 @@ def gather_share() -> jit.Kernel:
             x = a.x + start.x
             y = a.y + run * a.nbytes
             for j in range(count):
-                place = max(element_at(a, start.place + j * a.p3), 0)
+                place = max(element_of(a, place_at(a, start.place + j * a.p3)), 0)
                 begin = x + j * a.x3 + place * a.step
                 if a.nbytes == WORD:
                     carray(pointer(y + j * WORD), 1, np.int32)[0] = carray(pointer(begin), 1, np.int32)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convalgos.cpu.elementwise.gathering_kernels import element_at, run_start
+from convalgos.cpu.elementwise.gathering_kernels import element_of, place_at, run_start
 from convalgos.cpu.elementwise.matrix_rows import each_vector_of_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -26,7 +26,7 @@ def scatter_share(SIZE: int, LANES: int) -> jit.Kernel:
             copy_bytes(a.y, a.x, a.nbytes)
         for run in range(a.d0 * a.d1 * a.d2 * a.d3):
             start = run_start(a, run)
-            place = element_at(a, start.place)
+            place = element_of(a, place_at(a, start.place))
             if place >= 0:
                 to = a.y + start.x + place * a.step
                 add_updates(SIZE, LANES, a.updates + run * a.run * SIZE, to, a.run)
