@@ -320,6 +320,13 @@ def model_of_expanded_places():
     return b.model(rows, b.node("GatherElements", four, chosen, axis=2), summed)
 
 
+def model_of_rows():
+    """The sum of rows of a table."""
+    b = Builder(("n", 4))
+    rows = b.node("Gather", numbers((9, 4)), b.node("ArgMax", "x", axis=0))
+    return b.model(b.node("ReduceSum", rows, np.int64([0]), keepdims=0))
+
+
 def test_what_follows_from_shapes():
     """For each shape of the input a model gets its sizes, and back again."""
     model = model_of_sizes()
@@ -371,7 +378,12 @@ def test_indices_beyond_an_array_are_told(operator, x, places):
 
 
 def test_every_function_is_tested():
-    models = model_of_sizes(), model_of_expanded_places(), *(model_of(*case)[0] for case in CASES)
+    models = (
+        model_of_sizes(),
+        model_of_expanded_places(),
+        model_of_rows(),
+        *(model_of(*case)[0] for case in CASES),
+    )
     steps = [step for model in models for step in from_onnx(model).graph.steps]
     tested = {step.function for step in steps if isinstance(step, ArrayFunction)}
     assert {*ARRAY_FUNCTIONS} == tested, {*ARRAY_FUNCTIONS} - tested

@@ -45,7 +45,8 @@ class BoundRun(NamedTuple):
     `y_places` are all places that say where x and y lie: whoever writes there where others lie has the
     launches run on these. They are empty where an array must stay. So are `w_places`, of the filter as the
     caller has it, unless kernels read it as it is. `settings` is what its plan, and those of the same layer
-    on maps of other sizes, bind further runs by; None where they bind these as the first one.
+    on maps of other sizes, bind further runs by; None where they bind these as the first one. `check` raises
+    what kernels have noted: whoever runs the launches calls it behind them.
     """
 
     call: Callable[[], Any]
@@ -55,6 +56,7 @@ class BoundRun(NamedTuple):
     y_places: tuple[AddressWord, ...] = ()
     w_places: tuple[AddressWord, ...] = ()
     settings: Any = None
+    check: Callable[[], None] | None = None
 
     def run(self) -> None:
         self.call()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.array_bags import BAGS
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.core.array_resampling import repeats
 from convalgos.core.bound_run import BoundRun
@@ -20,7 +21,7 @@ from convalgos.cpu.elementwise.summing import SumPlan
 from convalgos.cpu.elementwise.top import MOST_FOUND, TopPlan
 from convalgos.network.arithmetic_plans import OPERATION, arithmetic_plan, concatenation_plan
 from convalgos.network.array_functions import ArrayFunction
-from convalgos.network.gather_plans import GATHERS, gather_plan
+from convalgos.network.gather_plans import GATHERS, bag_plan, gather_plan
 from convalgos.network.graph import Shapes
 
 LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
@@ -41,7 +42,8 @@ def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
         return None
     if step.function in GATHERS and not step.planned and (gathers := gather_plan(step, shapes, dtype)):
         return gathers
-    make = KERNELS.get(step.function) if dtype == "float32" and step.inputs and not step.planned else None
+    takes = (dtype == "float32" or step.function in BAGS) and step.inputs and not step.planned
+    make = KERNELS.get(step.function) if takes else None
     kernels = None if make is None else make(step, shapes)
     if kernels is None:
         return ArrayFunctionPlan(step)
@@ -82,7 +84,7 @@ class OfFirstInput(BoundStep):
     """
 
     def __init__(self, plan: BoundStep):
-        self._plan = plan
+        self._plan, self.told = plan, plan.told
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         return self._plan.bind(arrays[0], arrays[-1])
@@ -142,21 +144,21 @@ def _resizing(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
 
 
 def _sums(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
-    """Kernels that sum over dimensions next to each other."""
+    """Kernels that reduce dimensions next to each other."""
     x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
     axes = sorted({axis % max(1, len(x)) for axis in options["axes"] or range(len(x))})
-    if options["of"] not in ("sum", "mean") or not axes or 0 in x:
+    if options["of"] not in ("sum", "mean", "max") or not axes or 0 in x:
         return None
-    first, behind = axes[0], axes[-1] + 1
-    if axes != [*range(first, behind)]:
+    first, behind, largest = axes[0], axes[-1] + 1, options["of"] == "max"
+    if axes != [*range(first, behind)] or (largest and math.prod(x[behind:]) == 1):
         return None
     scale = 1 / math.prod(x[first:behind]) if options["of"] == "mean" else 1.0
-    return SumPlan(x, first, behind, y, scale)
+    return SumPlan(x, first, behind, y, scale, largest)
 
 
 KERNELS = dict.fromkeys(OPERATION, arithmetic_plan) | {
     "concatenate": concatenation_plan, "reduce": _sums, "resize": _resizing, "place_of_extreme": _largest,
-    "places_of_top": _top,
+    "places_of_top": _top, **dict.fromkeys(BAGS, bag_plan),
     "grid_sample": _sampling,
 }  # fmt: skip
-OF_ALL_INPUTS = frozenset(("grid_sample", "concatenate", *OPERATION))
+OF_ALL_INPUTS = frozenset(("grid_sample", "concatenate", *BAGS, *OPERATION))

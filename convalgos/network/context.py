@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 from weakref import proxy
 
@@ -107,13 +107,14 @@ class Context:
         parts: list[Part] = []
         launches: list[Launch] = []
         words: list[MovingPlaces] = []
+        checks: list[Callable[[], None]] = []
 
         def add(part: Part | None = None) -> None:
             """The launches so far as a part, and this one behind it."""
             if launches:
-                parts.append(table_part(launches, words))
-                launches.clear()
-                words.clear()
+                parts.append(table_part(launches, words, checks))
+                for own in (launches, words, checks):
+                    own.clear()
             if part is not None:
                 parts.append(part)
 
@@ -130,6 +131,7 @@ class Context:
                 self._kept += run.kept
                 launches += run.launches
                 words += of_step
+                checks += [] if run.check is None else [run.check]
         add()
         return parts
 

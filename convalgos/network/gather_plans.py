@@ -9,6 +9,7 @@ import numpy as np
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.bound_steps import BoundStep
+from convalgos.cpu.elementwise.embedding_bags import EmbeddingBagPlan
 from convalgos.cpu.elementwise.gathering import GatherPlan
 from convalgos.cpu.elementwise.scattering import ScatterSumPlan
 from convalgos.network.array_functions import ArrayFunction
@@ -26,6 +27,7 @@ class OfOperands(BoundStep):
 
     def __init__(self, step: ArrayFunction, plan: BoundStep, read: Sequence[int] = (0, 1)):
         self._step, self._plan, self._read = step, plan, read
+        self.told = plan.told
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         *inputs, y = arrays
@@ -53,10 +55,26 @@ def gather_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | 
     axis = dict(step.options)["axis"] % max(1, len(x_shape))
     y_shape = None if step.function == "gather" else shapes[step.output]
     try:
-        plan = GatherPlan(x_shape, places_shape, axis, y_shape, x_dtype)
+        moving = "x" if isinstance(operands[0], str) else "places"
+        plan = GatherPlan(x_shape, places_shape, axis, y_shape, x_dtype, moving)
     except Unsupported:
         return None
     return OfOperands(step, plan)
+
+
+def bag_plan(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
+    """Kernels that combine rows of a constant table; None where NumPy does."""
+    (table, places, *weights), options = step.operands(step.inputs), dict(step.options)
+    wanted = options["pad"], options["least"]
+    if not isinstance(table, np.ndarray) or not all(isinstance(o, str) for o in (places, *weights)):
+        return None
+    shape = shapes[places]
+    try:
+        return EmbeddingBagPlan(
+            table, shape, options["axis"] % len(shape), options["of"], shapes[step.output], *wanted
+        )
+    except Unsupported:
+        return None
 
 
 def _scatter_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | None:

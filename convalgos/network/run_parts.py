@@ -22,16 +22,20 @@ class MovingPlaces(NamedTuple):
     cells: Sequence[tuple[ctypes.c_int64, int]]
 
 
-def table_part(launches: Sequence[Launch], words: Sequence[MovingPlaces]) -> Part:
-    """These launches, behind which stand these words."""
+def table_part(
+    launches: Sequence[Launch], words: Sequence[MovingPlaces], checks: Sequence[Callable[[], None]]
+) -> Part:
+    """These launches, behind which stand these words; checks raise what their kernels have noted."""
     table, address_of = jit.launch_table(launches), jit.data_address()
     told = [(name, cell, offset) for name, cells in words for cell, offset in cells]
-    address, count = table.ctypes.data, len(table)
+    address, count, checks = table.ctypes.data, len(table), tuple(checks)
 
     def run(arrays: Arrays, kept: np.ndarray = table) -> None:
         for name, cell, offset in told:
             cell.value = address_of(arrays[name]) + offset
         jit.launch_all(address, count)
+        for check in checks:
+            check()
 
     return run
 

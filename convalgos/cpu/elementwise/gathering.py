@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.bound_steps import BoundStep, launched
 from convalgos.cpu.elementwise.gathering_kernels import GATHER_FIELDS, gather_share
 
-PLACES = np.dtype(np.int64)
+PLACES, NARROW = np.dtype(np.int64), np.dtype(np.int32)
 DIMENSIONS = 4  # of runs, once those that lie as one are
 
 
@@ -34,6 +35,7 @@ class GatherPlan(BoundStep):
         y_shape: None where each place is one of all that x has behind the axis (ONNX's Gather); else x and
             places are broadcast to it, along all dimensions but the axis of x (GatherElements).
         dtype: of x.
+        moving: which of them may lie elsewhere in each run, "x" or "places".
 
     Raises:
         Unsupported: x and places lie across each other in too many dimensions.
@@ -46,10 +48,13 @@ class GatherPlan(BoundStep):
         [[4.0, 5.0], [2.0, 3.0]]
     """
 
+    told = True
+
     def __init__(
-        self, x_shape: Shape, places_shape: Shape, axis: int, y_shape: Shape | None, dtype: np.dtype
-    ):
-        self._shapes, self._dtype = (x_shape, places_shape), dtype
+        self, x_shape: Shape, places_shape: Shape, axis: int, y_shape: Shape | None, dtype: np.dtype,
+        moving: str = "x",
+    ):  # fmt: skip
+        self._shapes, self._dtype, self._moving = (x_shape, places_shape), dtype, moving
         if y_shape is None:
             dimensions = _of_runs(x_shape, places_shape, axis)
         else:
@@ -67,7 +72,9 @@ class GatherPlan(BoundStep):
         read, wrong = places_read(places, self._shapes[1]), np.zeros(1, PLACES)
         named: dict[str, Any] = {"x": x, "places": read, "y": y, "wrong": wrong}
         values = self._values | {name: array.ctypes.data for name, array in named.items()}
-        inner = launched(gather_share(), GATHER_FIELDS, values, y.size, *named.values())
+        values["wide"] = int(read.dtype == PLACES)
+        told = (self._moving, "y")
+        inner = launched(gather_share(), GATHER_FIELDS, values, y.size, *named.values(), told=told)
         return checked_run(inner, places, read, wrong)
 
 
@@ -88,22 +95,28 @@ def places_read(places: np.ndarray, shape: Shape) -> np.ndarray:
     """The array that kernels read: the places themselves, or one that they are copied to."""
     if places.shape != shape:
         raise ValueError(f"places have shape {places.shape}, but the run takes {shape}")
-    plain = places.dtype == PLACES and places.flags.c_contiguous
+    plain = places.dtype in (PLACES, NARROW) and places.flags.c_contiguous and places.flags.aligned
     return places if plain else np.empty(shape, PLACES)
 
 
 def checked_run(inner: BoundRun, places: np.ndarray, read: np.ndarray, wrong: np.ndarray) -> BoundRun:
     """A run that raises IndexError where kernels have met a place that is none."""
+    noted = ctypes.c_int64.from_address(wrong.ctypes.data)
+
+    def check() -> None:
+        if noted.value:
+            noted.value = 0
+            raise IndexError("places are out of bounds of the elements of an array")
 
     def run() -> None:
         if read is not places:
             np.copyto(read, places)
         inner.run()
-        if wrong[0]:
-            wrong[0] = 0
-            raise IndexError("places are out of bounds of the elements of an array")
+        check()
 
-    return BoundRun(run, None, (inner, places))
+    if read is not places:
+        return BoundRun(run, None, (inner, places))
+    return inner._replace(call=run, kept=(*inner.kept, wrong), check=check)
 
 
 def _of_runs(x_shape: Shape, places_shape: Shape, axis: int) -> list[_Dimension]:

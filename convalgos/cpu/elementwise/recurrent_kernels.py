@@ -14,7 +14,10 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import activate
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
-LSTM, GRU, PLAIN = 4, 3, 1  # gates, which tell the kinds of layers apart
+# Gates, which tell the kinds of layers apart. Rows of four gates have addresses that are computed one by one:
+# as displacements of one pointer, 2 KiB apart, they came from L2 at half the pace (Zen 5, 32 of 64 bytes a
+# cycle), as hardware does not fetch so far ahead. In L1 that costs up to a tenth.
+LSTM, GRU, PLAIN = 4, 3, 1
 CHAINS = 2  # of sums of a gate where one image has too few of them to keep the multipliers busy
 
 # z (times, images, directions * gates * hidden), whose steps between times and images are given in elements;
@@ -115,7 +118,8 @@ def _sums(
     whole = v.imul(v.idiv(hidden, chains), chains)
     with v.loop(v.idiv(hidden, chains)) as i:
         for chain, into in enumerate((sums, others)[:chains]):
-            add(v.iadd(v.imul(i, chains), chain), into)
+            k = v.iadd(v.imul(i, chains), chain)
+            add(v.after(k) if count == LSTM else k, into)  # see LSTM
     if chains > 1:
         with v.loop(v.isub(hidden, whole)):
             add(whole, sums)

@@ -50,5 +50,6 @@ class ScatterSumPlan(BoundStep):
         named = {"x": x, "places": read, "updates": updates, "y": y, "wrong": wrong}
         values = self._values | {name: array.ctypes.data for name, array in named.items()}
         kernel = scatter_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        inner = launched(kernel, SCATTER_FIELDS, values | {"nbytes": x.nbytes}, 0, *named.values())
+        values |= {"nbytes": x.nbytes, "wide": int(read.dtype == PLACES)}
+        inner = launched(kernel, SCATTER_FIELDS, values, 0, *named.values())
         return checked_run(inner, places, read, wrong)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from convalgos.cpu.elementwise.gathering_kernels import run_start
+from convalgos.cpu.elementwise.gathering_kernels import element_of, place_at, run_start
 from convalgos.cpu.elementwise.matrix_rows import each_vector_of_row
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
@@ -12,9 +10,9 @@ from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.simd import Value, Vec, carray, copy_bytes, pointer
 
 # y is a copy of x, of `nbytes`. To it come (d0, d1, d2, d3) runs of `run` elements, which lie one behind the
-# other in `updates`, where `GATHER_FIELDS` has the runs of x; `wrong` as there.
+# other in `updates`, where `GATHER_FIELDS` has the runs of x; `wrong` and `wide` as there.
 SCATTER_FIELDS = fields(
-    "x y places updates wrong nbytes run step size d0 d1 d2 d3 x0 x1 x2 x3 p0 p1 p2 p3 tasks"
+    "x y places updates wrong nbytes run step size d0 d1 d2 d3 x0 x1 x2 x3 p0 p1 p2 p3 wide tasks"
 )
 
 
@@ -28,12 +26,8 @@ def scatter_share(SIZE: int, LANES: int) -> jit.Kernel:
             copy_bytes(a.y, a.x, a.nbytes)
         for run in range(a.d0 * a.d1 * a.d2 * a.d3):
             start = run_start(a, run)
-            place = carray(pointer(start.place), 1, np.int64)[0]
-            if place < 0:
-                place = place + a.size
-            if place < 0 or place >= a.size:
-                carray(pointer(a.wrong), 1, np.int64)[0] = 1
-            else:
+            place = element_of(a, place_at(a, start.place))
+            if place >= 0:
                 to = a.y + start.x + place * a.step
                 add_updates(SIZE, LANES, a.updates + run * a.run * SIZE, to, a.run)
 

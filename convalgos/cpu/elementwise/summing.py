@@ -16,11 +16,12 @@ READ = 1 << 12  # elements that a unit reads, at least
 
 
 class SumPlan(BoundStep):
-    """y = scale times the sum of x over the dimensions from `first` up to `behind`.
+    """y = scale times the sum of x over the dimensions from `first` up to `behind`, or the maximum.
 
     Args:
         shape: of x.
         y_shape: of y, with those dimensions left out, or of 1.
+        largest: whether it is the maximum, or NaN where one is; not over the last dimension.
 
     Example:
         >>> x = np.arange(6, dtype="f4").reshape(3, 2)
@@ -31,7 +32,9 @@ class SumPlan(BoundStep):
 
     told = True
 
-    def __init__(self, shape: Shape, first: int, behind: int, y_shape: Shape, scale: float = 1.0):
+    def __init__(
+        self, shape: Shape, first: int, behind: int, y_shape: Shape, scale: float = 1.0, largest: bool = False
+    ):
         self._x_shape, self._y_shape = shape, y_shape
         self._scale = np.full(1, scale, np.float32)
         rows, count, inner = (
@@ -39,7 +42,9 @@ class SumPlan(BoundStep):
         )
         lanes = simd.lanes(FLOAT.itemsize)
         chunk = -(-READ // max(1, count) // lanes) * lanes
-        self._values = {"rows": rows, "count": count, "inner": inner, "chunk": max(lanes, chunk)}
+        self._values = {
+            "rows": rows, "count": count, "inner": inner, "chunk": max(lanes, chunk), "largest": int(largest),
+        }  # fmt: skip
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
         x, y = arrays

@@ -23,6 +23,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.attention import with_attention_named
+from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode, load_onnx
@@ -94,6 +95,7 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     model.nodes = with_group_norms_named(model)
     model.nodes = with_attention_named(model)
     model.nodes = with_shuffles_named(model)
+    model.nodes = with_bags_named(model)
     found = [_steps(node, model) for node in model.nodes]
     if None in found:
         found = [_steps(node, model, of_arrays=False) for node in model.nodes]  # one region of them

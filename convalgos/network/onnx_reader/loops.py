@@ -8,10 +8,12 @@ turn, and whoever reads an element of a list reads the value that was put there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from convalgos.network.onnx_reader.bag_loops import bag_of_loop
 from convalgos.network.onnx_reader.messages import (
     array_of,
     constant_tensor,
@@ -26,7 +28,9 @@ from convalgos.network.onnx_reader.types import BOOL
 MOST_NODES = 4096  # that a loop may become
 LISTS = ("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase")  # nodes that give lists
 READERS = ("SequenceAt", "SequenceLength", "ConcatFromSequence")
-AXES_AS_INPUT = 13  # the opset from which on Unsqueeze has them so
+AXES_AS_INPUT = 13  # the opset from which on Unsqueeze and ReduceSum have them so,
+LATER_AXES_AS_INPUT = 18  # and other reductions
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def with_loops_written_out(proto: Any) -> Any:
@@ -56,6 +60,8 @@ class _Written:
         self._opset = max((o.version for o in proto.opset_import if o.domain in ONNX_NAMES), default=1)
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._lists: dict[str, list[str]] = {}
+        told = (*proto.graph.input, *proto.graph.value_info)
+        self._matrices = {value.name for value in told if len(value.type.tensor_type.shape.dim) == 2}
 
     def take(self, node: Any) -> None:
         """Add a node, or what takes its place."""
@@ -82,7 +88,7 @@ class _Written:
             self._note_list(node)
             return False
         if op == "Loop":
-            return self._unroll(node, attributes["body"])
+            return self._bag(node, attributes["body"]) or self._unroll(node, attributes["body"])
         if op == "If":
             return self._branch(node, attributes)
         values = self._lists.get(node.input[0]) if op in READERS else None
@@ -136,9 +142,13 @@ class _Written:
     def _constant(self, name: str, value: Any) -> None:
         self.take(node_of("Constant", [], [name], value=tensor_of(np.asarray(value), "")))
 
-    def _number(self, name: str) -> int | None:
-        """A constant of one number."""
-        tensor = self._constants.get(name)
+    def _number(self, name: str, inside: Mapping[str, Any] = NONE) -> int | None:
+        """A constant of one number.
+
+        Args:
+            inside: constants of a body.
+        """
+        tensor = inside.get(name) or self._constants.get(name)
         array = array_of(tensor).reshape(-1) if tensor is not None and len(tensor.dims) < 2 else None
         return int(array[0]) if array is not None and array.size == 1 else None
 
@@ -151,6 +161,26 @@ class _Written:
             return False
         body = attributes["then_branch" if which else "else_branch"]
         self._pass(self._inlined(body, {}, node.output[0]), node.output)
+        return True
+
+    def _bag(self, node: Any, body: Any) -> bool:
+        """Whether the reduction of rows was written that a loop over places computes."""
+        inside = {n.output[0]: constant_tensor(n) for n in body.node if n.op_type == "Constant"}
+        inside |= {tensor.name: tensor for tensor in body.initializer}
+        makers = {name: n for n in self.nodes for name in n.output}
+        bag = bag_of_loop(node, body, makers, lambda name: self._number(name, inside))
+        if bag is None or bag.places not in self._matrices:
+            return False
+        rows = f"{node.output[0]}//rows"
+        axis: dict[str, Any] = {}
+        self.take(node_of("Gather", [bag.table, bag.places], [rows]))
+        inputs = [rows]
+        if self._opset < (AXES_AS_INPUT if bag.op == "ReduceSum" else LATER_AXES_AS_INPUT):
+            axis["axes"] = [1]
+        else:
+            inputs.append(f"{node.output[0]}//axis")
+            self._constant(inputs[1], np.array([1]))
+        self.take(node_of(bag.op, inputs, node.output, keepdims=0, **axis))
         return True
 
     def _unroll(self, node: Any, body: Any) -> bool:

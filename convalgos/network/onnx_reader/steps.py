@@ -24,6 +24,7 @@ from convalgos.network.graph import (
 )
 from convalgos.network.onnx_reader.array_functions import array_functions, follows_from_shapes
 from convalgos.network.onnx_reader.attention import ATTENTION, attention
+from convalgos.network.onnx_reader.bags import BAG, embedding_bag
 from convalgos.network.onnx_reader.channels import (
     Maker,
     Steps,
@@ -342,4 +343,5 @@ MAKERS: dict[str, Maker] = {
     "Softmax": softmax,
     "LogSoftmax": softmax,
     **dict.fromkeys(GATES, recurrent),
+    BAG: embedding_bag,
 }
