@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import convalgos as ca
 from convalgos.api import forward, planning
+from convalgos.core import arrays
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arrays import as_numpy
 from convalgos.core.errors import Unsupported
@@ -266,7 +267,8 @@ def test_wrong_arrays_are_named():
 def test_the_public_call(monkeypatch, layout):
     """conv on arrays of the device: logical views of channels-last memory, prepared filters, out, bias."""
     monkeypatch.setattr(forward, "device_of", lambda array: "cuda:0")
-    monkeypatch.setattr(forward, "as_cupy", as_numpy)
+    for module in (forward, arrays):
+        monkeypatch.setattr(module, "as_cupy", as_numpy)
     monkeypatch.setattr(forward, "_plan_of_arrays", lambda *given: None)  # they stand for CuPy's
     x, w, bias, y = example(PROBLEM, "integers")
     answer = np.maximum(y + bias[:, None, None], 0)
