@@ -165,3 +165,20 @@ def test_memory_of_another_shape_is_not_written_to(both):
     with pytest.raises(ValueError, match=r"output n is bound as uint8 of shape \(6,\), but is uint8"):
         both[0].run_with_iobinding(binding)
     assert (memory == 9).all()
+
+
+def test_outputs_that_are_bound_anew_are_those_of_their_new_memory(both):
+    """That of before may be gone."""
+    for session in both:
+        binding, first = session.io_binding(), ort.OrtValue.ortvalue_from_numpy(np.zeros(2, "u1"))
+        for name, x in FEED.items():
+            binding.bind_cpu_input(name, x)
+        binding.bind_output("y")
+        binding.bind_ortvalue_output("n", first)
+        session.run_with_iobinding(binding)
+        assert [y.numpy().tolist() for y in binding.get_outputs()][1] == [2, 0]
+        binding.bind_ortvalue_output("n", ort.OrtValue.ortvalue_from_numpy(np.full(2, 5, "u1")))
+        assert [y.tolist() for y in binding.copy_outputs_to_cpu()][1] == [5, 5]
+        assert binding.get_outputs()[1].numpy().tolist() == [5, 5]
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[1].tolist() == first.numpy().tolist() == [2, 0]
