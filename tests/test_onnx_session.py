@@ -182,3 +182,14 @@ def test_outputs_that_are_bound_anew_are_those_of_their_new_memory(both):
         assert binding.get_outputs()[1].numpy().tolist() == [5, 5]
         session.run_with_iobinding(binding)
         assert binding.copy_outputs_to_cpu()[1].tolist() == first.numpy().tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(("dtype", "words"), [("O", "moves strings, 'c'"), ("c8", "complex64")])
+def test_constants_of_other_types_than_numbers_are_told(dtype, words):
+    known = numpy_helper.from_array(np.ones(2, dtype) if dtype == "c8" else np.array(["a", "b"], dtype), "c")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy")
+    outputs = [y, helper.make_tensor_value_info("c", known.data_type, [2])]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], outputs, [known])
+    read = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises((Unsupported, ValueError), match=words):
+        Session(read.SerializeToString()).run(None, {"x": np.ones(3, "f4")})
