@@ -195,11 +195,12 @@ class Session:
 
     def _wanted(self, output_names: Sequence[str]) -> list[str]:
         """The names of outputs that a caller gives: all where it gives none."""
+        known = self._names
         if isinstance(output_names, str):
-            raise TypeError(f"output_names={output_names!r} must be None or a list of names, of {self._names}")
-        wanted = list(output_names) or self._names
-        if unknown := [name for name in wanted if name not in self._names]:
-            raise ValueError(f"output_names has {unknown}; the model has {self._names}")
+            raise TypeError(f"output_names={output_names!r} must be None or a list of names, of {known}")
+        wanted = list(output_names) or known
+        if unknown := [name for name in wanted if name not in known]:
+            raise ValueError(f"output_names has {unknown}; the model has {known}")
         return wanted
 
     def _array(self, name: str, given: Any) -> Any:
