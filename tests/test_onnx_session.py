@@ -175,3 +175,31 @@ def test_it_stands_in_the_place_of_the_class_itself(monkeypatch):
     session = ort.InferenceSession(helper.make_model(graph, ir_version=8).SerializeToString(), providers=CPU)
     (y,) = session.run(None, {"x": np.eye(3, dtype="f4")[None] * 2})
     assert y.tolist() == [8]
+
+
+def test_outputs_that_are_bound_anew_are_those_of_their_new_memory(both):
+    """That of before may be gone."""
+    for session in both:
+        binding, first = session.io_binding(), ort.OrtValue.ortvalue_from_numpy(np.zeros(2, "u1"))
+        for name, x in FEED.items():
+            binding.bind_cpu_input(name, x)
+        binding.bind_output("y")
+        binding.bind_ortvalue_output("n", first)
+        session.run_with_iobinding(binding)
+        assert [y.numpy().tolist() for y in binding.get_outputs()][1] == [2, 0]
+        binding.bind_ortvalue_output("n", ort.OrtValue.ortvalue_from_numpy(np.full(2, 5, "u1")))
+        assert [y.tolist() for y in binding.copy_outputs_to_cpu()][1] == [5, 5]
+        assert binding.get_outputs()[1].numpy().tolist() == [5, 5]
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[1].tolist() == first.numpy().tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(("dtype", "words"), [("O", "moves strings, 'c'"), ("c8", "complex64")])
+def test_constants_of_other_types_than_numbers_are_told(dtype, words):
+    known = numpy_helper.from_array(np.ones(2, dtype) if dtype == "c8" else np.array(["a", "b"], dtype), "c")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy")
+    outputs = [y, helper.make_tensor_value_info("c", known.data_type, [2])]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], outputs, [known])
+    read = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises((Unsupported, ValueError), match=words):
+        Session(read.SerializeToString()).run(None, {"x": np.ones(3, "f4")})

@@ -47,10 +47,11 @@ def test_constants_that_a_model_returns_are_its_outputs(of, face):
         assert "the model itself ran" not in served.report()
 
 
-def test_types_that_numpy_has_not_are_told():
-    model, x = Returns(lambda m, x: (m.conv(x), m.table.bfloat16())).eval(), torch.randn(2, 3, 8, 8)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64])
+def test_types_that_the_network_has_not_are_told(dtype):
+    model, x = Returns(lambda m, x: (m.conv(x), m.table.to(dtype))).eval(), torch.randn(2, 3, 8, 8)
     frozen = ct.freeze(model, x)
-    assert frozen(x)[1].dtype == torch.bfloat16 and "which is of torch.bfloat16" in frozen.report()
+    assert frozen(x)[1].dtype == dtype and f"which is of {dtype}" in frozen.report()
 
 
 def test_images_are_written_into_an_array_of_zeros():
@@ -101,3 +102,27 @@ def test_a_tensor_that_is_another_one_in_each_call_is_an_input():
         model.conv.weight.mul_(2)  # which is still a constant
         torch.testing.assert_close(compiled(x)[0], model(x)[0], rtol=1e-4, atol=1e-5)
     assert len(graphs[0]._binding.inputs.fixed) == 2
+
+
+def test_a_call_runs_by_its_own_tensors_while_another_one_binds_others(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(ct.compiling, "CHANGES", 9)
+    first, second = Returns(lambda m, x: m.conv(x)).eval(), Returns(lambda m, x: m.conv(x)).eval()
+    x, graphs, meanwhile = torch.randn(2, 3, 8, 8), [], []
+
+    class Graph(ct.compiling.CompiledGraph):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "_binding" and meanwhile:
+                meanwhile.pop()()  # as another thread may
+
+    def backend(graph, example):
+        graphs.append(Graph(graph))
+        return graphs[-1]
+
+    compiled = torch.compile(lambda model, x: model.conv(x), backend=backend)
+    with torch.no_grad():
+        compiled(first, x)
+        meanwhile.append(lambda: compiled(first, x))
+        torch.testing.assert_close(compiled(second, x), second(x), rtol=1e-4, atol=1e-5)
+        assert not meanwhile and len(graphs) == 1

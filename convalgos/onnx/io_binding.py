@@ -34,7 +34,7 @@ class IOBinding:
         self._inputs: dict[str, Any] = {}
         self._memory: dict[str, np.ndarray | None] = {}  # of outputs, in the order in which they were bound
         self._held: dict[str, Any] = {}  # what that memory belongs to
-        self._found: list[np.ndarray] = []
+        self._found: dict[str, np.ndarray] = {}  # outputs of the last run, or what they are bound to since
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Read an input from an array."""
@@ -65,41 +65,40 @@ class IOBinding:
     ) -> None:  # fmt: skip
         """Write an output to an address, or to a new array where none is given; arguments as of an input."""
         _check_device(device_type)
-        name = _known(name, self._output_names)
-        self._memory[name], self._held[name] = None, None
+        memory = None
         if buffer_ptr:
             if element_type is None or shape is None:
                 raise ValueError(f"buffer_ptr={buffer_ptr} needs an element_type and a shape")
-            self._memory[name] = _at(buffer_ptr, element_type, shape)
+            memory = _at(buffer_ptr, element_type, shape)
+        self._bind(name, memory)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Write an output to an `onnxruntime.OrtValue`."""
-        name = _known(name, self._output_names)
-        self._memory[name], self._held[name] = _memory_of(ortvalue), ortvalue
+        self._bind(name, _memory_of(ortvalue), ortvalue)
 
     def run(self, run_options: Any = None) -> None:
         """`Session.run_with_iobinding` of this."""
         names = list(self._memory)
-        found = self._run(names, self._inputs, run_options) if names else []
-        for i, (name, memory) in enumerate(self._memory.items()):
+        outputs = self._run(names, self._inputs, run_options) if names else []
+        found = dict(zip(names, outputs, strict=True))
+        for name, memory in self._memory.items():
             if memory is None:
                 continue
-            y = found[i]
+            y = found[name]
             if (memory.shape, memory.dtype) != (y.shape, y.dtype):
                 told = f"{memory.dtype} of shape {memory.shape}"
                 raise ValueError(f"output {name} is bound as {told}, but is {y.dtype} of shape {y.shape}")
             memory[...] = y
-            found[i] = memory
+            found[name] = memory
         self._found = found
 
     def get_outputs(self) -> list[Any]:
         """The outputs of the last run as `onnxruntime.OrtValue`, in the order in which they were bound."""
-        held = [self._held[name] for name in self._memory]
-        return [of or new for of, new in zip(held, ort_values(self._found), strict=False)]
+        return [self._held[name] or ort_values([self._found[name]])[0] for name in self._names_found()]
 
     def copy_outputs_to_cpu(self) -> list[np.ndarray]:
         """The outputs of the last run as new arrays, in the order in which they were bound."""
-        return [y.copy() for y in self._found]
+        return [self._found[name].copy() for name in self._names_found()]
 
     def clear_binding_inputs(self) -> None:
         """Forget what inputs are bound to."""
@@ -109,13 +108,24 @@ class IOBinding:
         """Forget what outputs are bound to, and those of the last run."""
         self._memory.clear()
         self._held.clear()
-        self._found = []
+        self._found.clear()
 
     def synchronize_inputs(self) -> None:
         """Nothing has to be waited for on the CPU."""
 
     def synchronize_outputs(self) -> None:
         """Nothing has to be waited for on the CPU."""
+
+    def _bind(self, name: str, memory: np.ndarray | None, held: Any = None) -> None:
+        """Bind an output; what it was bound to before may be gone from here on."""
+        name = _known(name, self._output_names)
+        self._memory[name], self._held[name] = memory, held
+        self._found.pop(name, None)
+        if memory is not None:
+            self._found[name] = memory
+
+    def _names_found(self) -> list[str]:
+        return [name for name in self._memory if name in self._found]
 
 
 def ort_values(arrays: Iterable[np.ndarray]) -> list[Any]:

@@ -165,8 +165,8 @@ class CompiledGraph:
         if calls is None:
             bound = _Bound(self.graph, inputs, parameters).eval()
             calls = WholeNetwork(bound, bound, inputs.open, partial(LOG.info, "%s"))
-        self._binding = _Binding(inputs, calls, _Fixed(parameters))
-        return self._binding
+        binding = self._binding = _Binding(inputs, calls, _Fixed(parameters))
+        return binding  # while other threads may bind tensors of their own
 
 
 _all: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()

@@ -104,7 +104,7 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     ]
     for i in _alone(made, model):
         made[i] = [foreign(model.nodes[i])]
-    steps = _with_constants([step for of_node in made for step in of_node], model)
+    steps = _with_constants([step for of_node in made for step in of_node], model, foreign)
     names = {name for step in steps for name in step.outputs} | {*model.inputs}
     dtypes = {name: model.dtype(name) for name in sorted(names) if model.dtype(name) not in ("float32", "")}
     shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
@@ -113,11 +113,16 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     return without_unread(with_regions(graph, join))
 
 
-def _with_constants(steps: list[Step], model: OnnxModel) -> list[Step]:
+def _with_constants(
+    steps: list[Step], model: OnnxModel, foreign: Callable[[OnnxNode], Foreign]
+) -> list[Step]:
     """Steps, and before them one for each constant that they read as an array, or that is an output."""
     read = [name for step in steps for name in step.inputs]
     known = [name for name in dict.fromkeys((*read, *model.outputs)) if model.is_constant(name)]
-    before = [step for name in known for step in _steps(model.constant_node(name), model) or ()]
+    before: list[Step] = []
+    for node in map(model.constant_node, known):
+        found = _steps(node, model)
+        before += [foreign(node)] if found is None else found
     return [*before, *steps]
 
 

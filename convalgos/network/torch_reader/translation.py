@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, fx
 
+from convalgos.network.onnx_reader.constants import NUMBERS
 from convalgos.network.onnx_reader.messages import KINDS
 from convalgos.network.onnx_reader.model import OnnxNode
 from convalgos.network.torch_reader.export import constant_of
@@ -195,10 +196,11 @@ class Translation:
         return name
 
     def _returned(self, name: str) -> Value:
-        """A constant that is an output, of any type that NumPy has."""
+        """A constant that is an output, of any type of numbers that NumPy has."""
         if name not in self.constants:
             tensor = constant_of(self.module, name)
-            if _dtype_of(tensor) not in KINDS or not hasattr(np, _dtype_of(tensor)):
+            dtype = _dtype_of(tensor)
+            if dtype not in KINDS or np.dtype(dtype).kind not in NUMBERS:
                 raise ValueError(f"module returns {name}, which is of {tensor.dtype}")
             self.constants[name] = tensor.detach().numpy()
         return name
