@@ -12,6 +12,7 @@ ort = pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from convalgos.core.array_bags import BAGS  # noqa: E402
+from convalgos.core.setting import threads_of_calls  # noqa: E402
 from convalgos.cpu.elementwise.embedding_bags import EmbeddingBagPlan  # noqa: E402
 from convalgos.network import Network, from_onnx  # noqa: E402
 from convalgos.network.array_functions import ArrayFunction  # noqa: E402
@@ -238,3 +239,81 @@ def test_bags_without_elements():
     net = from_onnx(made)
     assert net(np.zeros((0, 3), np.int64)).shape == (0, WIDTH)
     np.testing.assert_array_equal(net(np.zeros((2, 0), np.int64)), np.zeros((2, WIDTH)))
+
+
+@pytest.mark.parametrize(
+    "kinds", [("i8", TensorProto.BOOL), ("f4", TensorProto.INT64), ("f4", TensorProto.BOOL)]
+)
+def test_weights_are_what_a_change_of_type_makes_of_numbers(kinds):
+    """As of `x.bool().float()`: not the places themselves; nor parts of numbers that are cut off."""
+    given, to = kinds
+    name = "x" if given == "i8" else "weights"
+    nodes = masked([node("Cast", [name], "mask", to=to)], "least")
+    inputs = [("x", "int64", ("n", "t")), ("weights", "float32", ("n", "t"))][: 1 if given == "i8" else 2]
+    feed = {"x": places(3, 20) * (places(3, 20, seed=4) < 30)}
+    if given == "f4":
+        feed["weights"] = np.random.default_rng(1).uniform(0, 3, (3, 20)).astype("f4")
+    check(model(nodes, NUMBERS, inputs), [feed])
+
+
+def other_loop(change):
+    made = onnx.load_from_string(loop("ReduceSum"))
+    change(made.graph, made.graph.node[-1].attribute[0].g)
+    return made.SerializeToString()
+
+
+def test_loops_that_are_no_bags():
+    """Those that a condition ends, that read every other offset, and that round rows."""
+
+    def ends(graph, body):
+        graph.initializer.append(numpy_helper.from_array(np.int64(1), "most_turns"))
+        del body.node[-1]
+        body.node.append(node("Less", ["i", "most_turns"], "on"))
+
+    def strides(graph, body):
+        graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+        next(n for n in graph.node if n.output[0] == "ends").input.append("two")
+
+    def rounds(graph, body):
+        body.node[6].input[0] = "rounded"
+        body.node.insert(6, node("Cast", ["whole"], "rounded", to=TensorProto.FLOAT))
+        body.node.insert(6, node("Cast", ["own"], "whole", to=TensorProto.INT64))
+
+    feeds = [{"x": places(6, 5)}, {"x": places(4, 3)}]
+    for change in ends, strides, rounds:
+        check(other_loop(change), feeds, bags=0)
+
+
+def test_slices_of_places_without_axes():
+    def shorter(graph, body):
+        del body.node[4].input[3:]
+
+    check(other_loop(shorter), [{"x": places(5, 9)}], steps=1)
+
+
+def test_runs_on_more_threads_than_a_plan_was_made_for():
+    """Each task has room for the addresses of its own rows."""
+    places, y = np.tile(np.arange(ROWS), (4, 40)), np.empty((4, 4096), "f4")
+    table = np.random.default_rng(1).standard_normal((ROWS, 4096)).astype("f4")
+    with threads_of_calls(1):
+        plan = EmbeddingBagPlan(table, places.shape, 1, "sum", y.shape)
+    with threads_of_calls(2):
+        run = plan.bind(places, y)
+    rooms = [a for a in run.kept if isinstance(a, np.ndarray) and a.shape == (2 * places.shape[1],)]
+    assert run.launches[0].tasks == 2 and len(rooms) == 1
+    run.run()
+    close(y, table[places].sum(1), 2000)
+
+
+def test_what_one_step_has_noted_is_not_told_of_the_next_run():
+    """Where two steps meet places that are none in the same run."""
+    nodes = [
+        GATHER, node("ReduceMean", ["rows"], "a", axes=[1]), node("Gather", ["table", "x"], "others"),
+        node("ReduceMax", ["others"], "b", axes=[1]), node("Add", ["a", "b"], "y"),
+    ]  # fmt: skip
+    net, good = from_onnx(model(nodes)), np.array([[3, 4]])
+    for _ in range(3):
+        right = TABLE[good].mean(1, keepdims=True) + TABLE[good].max(1, keepdims=True)
+        close(net(good), right, 2)
+        with pytest.raises(IndexError, match="out of bounds"):
+            net(np.array([[3, ROWS]]))

@@ -57,7 +57,7 @@ class EmbeddingBagPlan(BoundStep):
         self._read = bags * count * width  # elements
         parts = -(-threads_worth(self._read) // bags)
         lanes = simd.lanes(FLOAT.itemsize) * UNROLLED
-        self._addresses = threads_worth(self._read) * count
+        self._count = count
         self._values = {
             "rows": bags, "count": count, "inner": width, "chunk": -(-width // parts // lanes) * lanes,
             "largest": int(of == "max"), "size": size, "pad": -1 if pad is None else pad,
@@ -70,7 +70,7 @@ class EmbeddingBagPlan(BoundStep):
         for given in weights:
             check_bound("weights", given, self._places_shape, FLOAT, strided=False)
         read, wrong = places_read(places, self._places_shape), np.zeros(1, PLACES)
-        room = np.empty(self._addresses, PLACES)
+        room = np.empty(threads_worth(self._read) * self._count, PLACES)  # of the tasks that are launched
         named = {"x": self._table, "places": read, "y": y, "wrong": wrong, "room": room, "scale": self._scale}
         named |= dict(zip(("weights",), weights, strict=False))
         values = self._values | {name: array.ctypes.data for name, array in named.items()}

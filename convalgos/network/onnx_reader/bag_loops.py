@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from convalgos.network.onnx_reader.messages import node_attributes
+from convalgos.network.onnx_reader.types import INT32, INT64
 
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax")
 Numbers = Callable[[str], int | None]  # a constant of one number, by the name of the value
@@ -39,9 +40,9 @@ def bag_of_loop(loop: Any, body: Any, makers: Mapping[str, Any], number: Numbers
         return None
     gather = inner.maker(reduce.input[0], "Gather")
     part = None if gather is None else inner.maker(gather.input[1], "Slice")
-    if gather is None or part is None or not inner.is_first(gather) or number(part.input[3]) != 0:
+    if gather is None or part is None or not (inner.is_first(gather) and inner.slices_first(part)):
         return None
-    if gather.input[0] in inner.makers or (len(part.input) > 4 and number(part.input[4]) != 1):
+    if gather.input[0] in inner.makers:
         return None
     turn = body.input[0].name
     begin, end = (inner.element(name, turn) for name in part.input[1:3])
@@ -51,6 +52,10 @@ def bag_of_loop(loop: Any, body: Any, makers: Mapping[str, Any], number: Numbers
     return None if places is None else BagLoop(reduce.op_type, gather.input[0], places)
 
 
+def _changes_integers(node: Any) -> bool:
+    return node.op_type == "Cast" and node_attributes(node)["to"] in (INT32, INT64)
+
+
 class _Values:
     """Values of a graph by what makes them."""
 
@@ -58,15 +63,20 @@ class _Values:
         self.makers, self._number = makers, number
 
     def maker(self, name: str, op: str = "") -> Any:
-        """The node that makes a value, behind changes of its type; None where it is of another operator."""
+        """The node that makes a value, behind changes to other integers; None of another operator."""
         node = self.makers.get(name)
-        while node is not None and node.op_type in ("Cast", "Identity"):
+        while node is not None and (node.op_type == "Identity" or _changes_integers(node)):
             node = self.makers.get(node.input[0])
         return node if node is not None and op in ("", node.op_type) else None
 
     def is_first(self, node: Any) -> bool:
         """Whether a node is about the first dimension."""
         return bool(node_attributes(node).get("axis", 0) == 0)
+
+    def slices_first(self, node: Any) -> bool:
+        """Whether a slice takes all elements of a list from one on up to another, which are inputs."""
+        wanted = zip(node.input[3:], (0, 1), strict=False)  # axes, steps
+        return len(node.input) > 2 and all(self._number(name) == n for name, n in wanted if name)
 
     def reduces_first(self, node: Any) -> bool:
         """Whether a reduction takes the first dimension away, and no other."""
@@ -91,7 +101,9 @@ class _Values:
         matrix, joined, behind = (
             self.maker(name, op) for name, op in ((flat, "Reshape"), (begins, "Concat"), (ends, "Slice"))
         )
-        if matrix is None or joined is None or behind is None or self._number(matrix.input[1]) != -1:
+        if matrix is None or joined is None or behind is None or not self.slices_first(behind):
+            return None
+        if len(matrix.input) < 2 or self._number(matrix.input[1]) != -1:
             return None
         x = str(matrix.input[0])
         offsets = self.maker(joined.input[0], "Range")

@@ -169,6 +169,8 @@ def _mask(name: str, gather: OnnxNode, model: OnnxModel) -> _Mask | None:
             return None
         if node.op == "Cast" and model.dtype(node.inputs[0]) not in WEIGHTS:
             return None
+        if node.op == "Cast" and not _keeps_numbers(node, model):  # the weights are what it makes
+            break
         if node.op == "Unsqueeze":
             axes = model.axes(node)
             if wide or axes is None or [int(a) % (rank + 1) for a in axes] != [rank]:
@@ -183,6 +185,12 @@ def _mask(name: str, gather: OnnxNode, model: OnnxModel) -> _Mask | None:
         return None
     pad, nodes = _pad(node, gather, model)
     return _Mask(None if pad is not None else name, pad, wide, (*inside, *nodes))
+
+
+def _keeps_numbers(cast: OnnxNode, model: OnnxModel) -> bool:
+    """Whether a change of type keeps weights what they are, up to the rounding of float32."""
+    source, target = model.dtype(cast.inputs[0]), model.dtype(cast.outputs[0])
+    return target == "float32" or np.can_cast(source, target)
 
 
 def _expands_to(node: OnnxNode, gather: OnnxNode, model: OnnxModel) -> bool:

@@ -23,7 +23,7 @@ from convalgos.network.onnx_reader.messages import (
 )
 from convalgos.network.onnx_reader.order import bodies_of, read_by
 from convalgos.network.onnx_reader.sizes import ONNX_NAMES
-from convalgos.network.onnx_reader.types import BOOL
+from convalgos.network.onnx_reader.types import BOOL, INT32, INT64
 
 MOST_NODES = 4096  # that a loop may become
 LISTS = ("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase")  # nodes that give lists
@@ -61,7 +61,10 @@ class _Written:
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._lists: dict[str, list[str]] = {}
         told = (*proto.graph.input, *proto.graph.value_info)
-        self._matrices = {value.name for value in told if len(value.type.tensor_type.shape.dim) == 2}
+        types = {value.name: value.type.tensor_type for value in told}
+        self._matrices = {  # of integers
+            name for name, of in types.items() if len(of.shape.dim) == 2 and of.elem_type in (INT32, INT64)
+        }
 
     def take(self, node: Any) -> None:
         """Add a node, or what takes its place."""
@@ -169,7 +172,7 @@ class _Written:
         inside |= {tensor.name: tensor for tensor in body.initializer}
         makers = {name: n for n in self.nodes for name in n.output}
         bag = bag_of_loop(node, body, makers, lambda name: self._number(name, inside))
-        if bag is None or bag.places not in self._matrices:
+        if bag is None or bag.places not in self._matrices or not self._takes_all_turns(node, body):
             return False
         rows = f"{node.output[0]}//rows"
         axis: dict[str, Any] = {}
@@ -189,8 +192,7 @@ class _Written:
         carried = list(node.input[2:])
         if turns is None or turns < 1 or turns * len(body.node) > MOST_NODES:
             return False
-        goes_on = not node.input[1] or self._number(node.input[1]) == 1
-        if not (goes_on and (not node.input[1] or self._goes_on(body))):
+        if not self._takes_all_turns(node, body):
             return False
         collected: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
         for turn in range(turns):
@@ -209,6 +211,10 @@ class _Written:
             self._concatenate(values, name, {"axis": 0, "new_axis": 1})
         self._pass([*carried, *stacked], node.output)
         return True
+
+    def _takes_all_turns(self, node: Any, body: Any) -> bool:
+        """Whether no condition ends a loop before its last turn."""
+        return not node.input[1] or (self._number(node.input[1]) == 1 and self._goes_on(body))
 
     def _goes_on(self, body: Any) -> bool:
         """Whether the condition of a loop stays what it is."""
