@@ -526,3 +526,15 @@ def test_the_gradient_of_a_mean_keeps_all_digits_in_another_byte_order(pads):
     shape = (1, 3, 11 - 2 * pads, 11 - 2 * pads)
     given = ca.avg_pool_backward(dy, shape, **how)
     assert np.array_equal(ca.avg_pool_backward(dy.astype(">f8"), shape, **how), given)
+
+
+@pytest.mark.parametrize("pixels", [(14, 11), (7, 11)])  # the windows along both are 7, as the channels are
+def test_the_gradient_of_a_mean_takes_dy_of_any_strides_with_channels_last(pixels):
+    how = {"kernel": (5, 4), "stride": (3, 1), "dilation": (3, 1), "ceil_mode": True}
+    how |= {"padding": (((8, 8), (3, 3)) if pixels[0] == 14 else ((12, 12), (3, 3)))}
+    how["layout"] = "channels_last"
+    shape = (1, *pixels, 7)
+    dy = RNG.standard_normal(ca.avg_pool(np.zeros(shape, "f4"), **how).shape).astype("f4")
+    strided = np.moveaxis(np.moveaxis(dy, 1, -1).copy(), -1, 1)
+    want = ca.avg_pool_backward(dy, shape, **how)
+    np.testing.assert_array_equal(ca.avg_pool_backward(strided, shape, **how), want)

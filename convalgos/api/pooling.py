@@ -220,7 +220,7 @@ def avg_pool_backward(
         if out is None and laid is dy:
             tell_made(filled(planned.gradient.run, dx.shape, dx.dtype), dy)
         return _delivered(dx, dy, out)
-    shares = given.astype(np.dtype(np.float64 if given.itemsize == 8 else np.float32))
+    shares = given.astype(np.float64 if given.itemsize == 8 else np.float32, "C")  # strides tell the layout
     for dim, windows in enumerate(problem.windows):
         axis = dim + (1 if last else 2)
         counts = np.maximum(windows.divisor, 1)  # a window that meets no element gives its share to none
