@@ -46,5 +46,7 @@ def taps_meeting(problem: Any, dimension: int, output: int) -> tuple[int, int, i
 
 def meets_padding_only(problem: Any) -> bool:
     """Whether all kernel elements of every output lie within the padding, in some dimension."""
-    padded = [dimension for dimension, (low, _) in enumerate(problem.padding) if low]  # else the first meets x
+    padded = [
+        dimension for dimension, (low, _) in enumerate(problem.padding) if low
+    ]  # else the first meets x
     return any(not taps_met(problem, dimension) for dimension in padded)
