@@ -227,6 +227,21 @@ def test_strides_decide_where_both_readings_of_channels_last_fit():
     assert_close(ca.conv(np.moveaxis(memory, -1, 1), w, **LAST), y)
 
 
+def test_strides_decide_once():
+    """Where only one reading of channels_last fits, none of the views made inside is read otherwise."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((7, 7, 2, 2)).astype("f4")
+    x = rng.standard_normal((1, 7, 5, 7)).astype("f4").swapaxes(2, 3)  # (N, C, H, W), H side by side
+    given = {"layout": "channels_last"}
+    assert_close(ca.conv(x, w, **given), ca.conv(x, w))
+    more = {"dilation": 2, "output_padding": 1}  # x gets rows: 7 of them, as many as channels
+    x = np.asfortranarray(rng.standard_normal((1, 6, 5, 7)).astype("f4"))
+    want = ca.conv_transpose(np.moveaxis(x, -1, 1), w, **more)
+    assert_close(np.moveaxis(ca.conv_transpose(x, w, **more, **given), -1, 1), want)
+    x = np.moveaxis(np.asfortranarray(rng.standard_normal((1, 5, 6, 7)).astype("f4")), -1, 1)
+    assert_close(ca.conv_transpose(x, w, **more, **given), ca.conv_transpose(x, w, **more))
+
+
 # --- zero sizes ------------------------------------------------------------------------------
 
 

@@ -59,3 +59,17 @@ def test_windows_that_meet_no_element_have_no_share_in_a_gradient():
     assert np.isnan(ca.avg_pool(x, **windows)).tolist() == [[[[True, False]], [[True, False]]]]
     dy = np.float32([[[[5, 3]], [[5, 2]]]])
     assert ca.avg_pool_backward(dy, x.shape, **windows).ravel().tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "text", ["n1 c1 w5 k1 s40 p50 stride55", "n2 c2 h5 w9 k2 r40 s4 p50,1 stride55,1 groups2"]
+)
+def test_strided_outputs_on_both_sides_of_the_map_are_exactly_zero(text):
+    """The map lies between two outputs; what a transform gives there is noise."""
+    problem = ca.ConvProblem.parse(text)
+    assert problem.is_empty
+    x, w = (np.full(shape, 0.1, np.float32) for shape in (problem.x_shape, problem.w_shape))
+    for algorithm in ("auto", "cpu.fft.gauss"):
+        assert not ca.plan(problem, algorithm=algorithm)(x, w).any()
+    gradient = ca.plan(problem.replace(direction="backward_data"))
+    assert not gradient(np.ones(problem.y_shape, "f4"), w).any()

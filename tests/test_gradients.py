@@ -215,8 +215,30 @@ def test_a_result_may_overlap_what_is_read(algorithm, x_too):
     start = sizes[0] - 7 if x_too else sizes[0] + 1
     out = buffer[start : start + sizes[2]].reshape(p.w_shape)
     expected = judge.reference_backward_weights(p, x, dy)
-    assert ca.plan(p, algorithm=algorithm)(x, dy, out=out) is out
+    plan, unchanged = ca.plan(p, algorithm=algorithm), buffer.copy()
+    assert plan(x, dy, out=out) is out
     assert np.array_equal(out, expected)
+    buffer[...] = unchanged
+    assert plan(x, plan.prepare(dy), out=out) is out
+    assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("text", ["n2 c5 h9 w9 k3 r3 s3", "n2 c8 h6 w6 k8 r3 s3 groups8 channels_last"])
+def test_a_bound_gradient_of_the_filter_lies_apart_from_dy(text):
+    p = ca.ConvProblem.parse(text).replace(direction="backward_weights")
+    x, dy = (np.ones(p.array_shape(shape), np.float32) for shape in (p.x_shape, p.y_shape))
+    out = dy.reshape(-1)[: math.prod(p.w_shape)].reshape(p.w_shape)
+    bound = [ca.plan(p, algorithm=name) for name in ("auto", "cpu.direct.weights")]
+    for plan in bound:
+        expected = plan(x, dy)
+        try:
+            run = plan.bind(x, plan.prepare(dy), out)
+        except ValueError as error:
+            assert str(error) == "y must not overlap dy"
+        else:
+            run.run()
+            assert np.array_equal(out, expected)
+            dy.fill(1)
 
 
 @pytest.mark.parametrize("text", ["n3 c200 w1 k140 s1", "n1 c260 h2 w3 k300 r1 s1 groups2"])

@@ -12,7 +12,7 @@ from convalgos.core.layouts import LAYOUTS, array_shape, laid, to_logical
 from convalgos.cpu.elementwise.pixel_moves import PixelMovePlan
 from convalgos.network import from_onnx
 from convalgos.network.graph import Convolution, Elementwise, Foreign
-from convalgos.network.onnx_reader.model import load_onnx
+from convalgos.network.onnx_reader.loading import load_onnx
 from convalgos.network.pixel_moves import DepthToSpace, SpaceToDepth
 
 BATCH = ("n", 12, 6, 10)

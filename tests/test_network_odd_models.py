@@ -370,3 +370,42 @@ def test_transposed_matrices_times_vectors_that_only_onnx_runtime_knows():
     given = np.arange(9, dtype=np.float32).reshape(3, 3)
     (found,) = Session(model).run(None, {"x": given})
     np.testing.assert_allclose(found, given.T @ given.sum(1))
+
+
+def damaged(model, how):
+    if how == "output":
+        model.graph.output[0].name = "nowhere"
+    elif how == "type":
+        model.graph.input[0].type.tensor_type.elem_type = 33
+    elif how == "opset":
+        del model.opset_import[:]
+        model.opset_import.append(helper.make_opsetid("other", 17))
+    elif how == "size":
+        amounts = onnx.numpy_helper.from_array(np.int64([0, 0, 2**44, 0, 0, 0, 0, 0]), "amounts")
+        model.graph.initializer.append(amounts)
+        model.graph.node.append(helper.make_node("Pad", [model.graph.output[0].name, "amounts"], ["padded"]))
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("padded", TensorProto.FLOAT, None))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("output", "damaged.onnx': the model has the output 'nowhere', which nothing writes"),
+        ("type", "damaged.onnx': the model has 'x' of element type 33, which ONNX does not know"),
+        ("opset", "damaged.onnx': the model has operators of ONNX, but does not tell of which opset"),
+        ("size", "the network has 'padded' of shape .*, which is more than addresses reach"),
+    ],
+)
+def test_damaged_files_are_told_in_a_sentence(tmp_path, how, told):
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(damaged(chain(), how).SerializeToString())
+    with pytest.raises(ValueError, match=told):
+        from_onnx(path)(numbers((1, 8, 9, 7)))
+
+
+def test_a_file_that_is_no_model_is_told_by_its_path(tmp_path):
+    path = tmp_path / "none.onnx"
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=f"^model='{path}' is no ONNX model: "):
+        from_onnx(path)

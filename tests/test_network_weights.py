@@ -15,7 +15,7 @@ from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.mapped_weights import MAPPED, _mapped
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx, graph_of
-from convalgos.network.onnx_reader.model import load_onnx
+from convalgos.network.onnx_reader.loading import load_onnx
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

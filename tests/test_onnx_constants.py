@@ -11,7 +11,7 @@ from test_network_onnx import SHAPE, Builder, check, kinds, numbers, reference
 
 from convalgos.network.graph import Convolution, Foreign, View
 from convalgos.network.onnx_reader import constants as onnx_constants
-from convalgos.network.onnx_reader.model import load_onnx
+from convalgos.network.onnx_reader.loading import load_onnx
 
 NODES = {
     "Add": ("Add", [numbers((2, 3)), numbers((3,))], {}),

@@ -526,3 +526,47 @@ def test_the_gradient_of_a_mean_keeps_all_digits_in_another_byte_order(pads):
     shape = (1, 3, 11 - 2 * pads, 11 - 2 * pads)
     given = ca.avg_pool_backward(dy, shape, **how)
     assert np.array_equal(ca.avg_pool_backward(dy.astype(">f8"), shape, **how), given)
+
+
+@pytest.mark.parametrize("pixels", [(14, 11), (7, 11)])  # the windows along both are 7, as the channels are
+def test_the_gradient_of_a_mean_takes_dy_of_any_strides_with_channels_last(pixels):
+    how = {"kernel": (5, 4), "stride": (3, 1), "dilation": (3, 1), "ceil_mode": True}
+    how |= {"padding": (((8, 8), (3, 3)) if pixels[0] == 14 else ((12, 12), (3, 3)))}
+    how["layout"] = "channels_last"
+    shape = (1, *pixels, 7)
+    dy = RNG.standard_normal(ca.avg_pool(np.zeros(shape, "f4"), **how).shape).astype("f4")
+    strided = np.moveaxis(np.moveaxis(dy, 1, -1).copy(), -1, 1)
+    want = ca.avg_pool_backward(dy, shape, **how)
+    np.testing.assert_array_equal(ca.avg_pool_backward(strided, shape, **how), want)
+
+
+@pytest.mark.parametrize("layout", PLAIN)
+@pytest.mark.parametrize(
+    ("shape", "kernel", "padding", "dilation"),
+    [
+        ((2, 3, 6, 2), 2, 1, (1, 3)),
+        ((2, 3, 1, 9), 2, 1, (2, 1)),
+        ((1, 2, 3), 2, 2, 6),
+        ((1, 1, 4, 2, 4), 2, 1, 3),
+    ],
+)
+def test_a_window_without_elements_has_its_maximum_nowhere(shape, kernel, padding, dilation, layout):
+    how = {"kernel": kernel, "stride": 1, "padding": padding, "dilation": dilation, "layout": layout}
+    p = PoolProblem.of(shape, kernel, stride=1, padding=padding, dilation=dilation)
+    x = RNG.permutation(int(np.prod(shape))).reshape(shape).astype("f4")
+    met = np.ones(p.y_shape, bool)
+    for axis, windows in enumerate(p.windows, 2):
+        met &= (windows.taps > 0).reshape(-1, *(1,) * (len(shape) - 1 - axis))
+    assert not met.all()
+    given = layouts.laid(x, layout).copy()
+    y, places = ca.max_pool(given, return_indices=True, **how)
+    first, places = (layouts.to_logical(a, layout, shape[1]) for a in (y, places))
+    assert np.array_equal(first == -np.inf, ~met) and np.array_equal(places == -1, ~met)
+    dy = RNG.integers(1, 5, y.shape).astype("f4")
+    expected = np.zeros((*shape[:2], int(np.prod(shape[2:]))))
+    of_windows = layouts.to_logical(dy, layout, shape[1])
+    for at in zip(*np.nonzero(met), strict=True):
+        expected[(*at[:2], places[at])] += of_windows[at]
+    for known in ({}, {"indices": layouts.laid(places, layout).copy()}):
+        dx = ca.max_pool_backward(dy, given, **known, **how)
+        assert np.array_equal(dx, layouts.laid(expected.reshape(shape), layout))

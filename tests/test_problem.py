@@ -195,6 +195,7 @@ def test_taps_that_meet_the_input_against_counting():
             for o in range(p.spatial_out[0])
         ]
         assert taps_met(p, 0) == sum(map(len, met)), str(p)
+        assert p.is_empty == (not any(met)), str(p)
         for o, taps in enumerate(met):
             place, first, end = taps_meeting(p, 0, o)
             assert list(range(first, end)) == taps, (str(p), o)

@@ -63,5 +63,5 @@ def test_a_network_is_given_a_dict_and_names(tmp_path):
     with pytest.raises(TypeError, match="output_names='y' must be None or a list of names"):
         session.run("y", {"x": X[:1]})
     (tmp_path / "model.json").write_text("[1]")
-    with pytest.raises(ValueError, match=re.escape("model.json') is no ONNX model")):
+    with pytest.raises(ValueError, match=re.escape("model.json' is no ONNX model")):
         ca.network.from_onnx(tmp_path / "model.json")

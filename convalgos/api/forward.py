@@ -105,25 +105,22 @@ def conv(
         )
     if not isinstance(layout, str):
         arguments.one_of("layout", layout, arguments.LAYOUTS)
-    logical = layout != "channels_last"
-    if not logical and is_logical_view(of_x, w_shape[1] * groups):
-        # (N, C, *spatial) over channels-last memory: run on the (N, *spatial, C) view of it
-        y = conv(
-            moveaxis(x, 1, -1), w, bias, stride=stride, padding=padding, dilation=dilation,
-            groups=groups, mode=mode, layout=layout, algorithm=algorithm, activation=activation,
-            residual=None if residual is None else moveaxis(as_operand("residual", residual, device), 1, -1),
-            out=None if out is None else moveaxis(target("out", out), 1, -1),
-            strict_nan=strict_nan, max_rel_error=max_rel_error, selector=selector, boundary=boundary,
-            fill_value=fill_value,
-        )  # fmt: skip
-        y = moveaxis(y, -1, 1) if out is None else out
-        return y if x is given or out is not None else like(y, given)
-    shape = of_x.shape if logical else (of_x.shape[0], of_x.shape[-1], *of_x.shape[1:-1])
+    shape, operand, into = of_x.shape, x, out
+    turned = layout == "channels_last" and is_logical_view(of_x, w_shape[1] * groups)
+    if turned:  # (N, C, *spatial) over channels-last memory: run on the (N, *spatial, C) view of it
+        x = moveaxis(x, 1, -1)
+        residual = None if residual is None else moveaxis(as_operand("residual", residual, device), 1, -1)
+        into = None if out is None else moveaxis(target("out", out), 1, -1)
+    elif layout == "channels_last":
+        shape = (shape[0], shape[-1], *shape[1:-1])
     y = call_plans.plan_for(
         shape, w_shape, stride, padding, dilation, groups, mode, layout, dtypes, algorithm, device,
         "forward", *call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value, w),
-    )(x, w, bias=bias, out=out, activation=activation, residual=residual)  # fmt: skip
-    return y if x is given or out is not None else like(y, given)
+    )(x, w, bias=bias, out=into, activation=activation, residual=residual)  # fmt: skip
+    if out is not None:
+        return out
+    y = moveaxis(y, -1, 1) if turned else y
+    return y if operand is given else like(y, given)
 
 
 # --- inside ----------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ def conv_backward_data(
     dy_view = view("dy", dy)
     w, w_shape, algorithm = _filter(view, w, "dy", dy_view, algorithm)
     given = x_shape = _sizes("x_shape", x_shape, len(w_shape))
-    if layout == "channels_last" and not is_logical_view(dy_view, w_shape[0]):
+    turned = layout == "channels_last" and is_logical_view(dy_view, w_shape[0])
+    if layout == "channels_last" and not turned:
         x_shape = _first(x_shape)
     if x_shape[1] != w_shape[1] * groups:
         raise ValueError(
@@ -100,7 +101,7 @@ def conv_backward_data(
         )
     how = (stride, padding, dilation, groups, mode, layout)
     limits = call_plans.limits(strict_nan, max_rel_error, selector, boundary, fill_value)
-    return _input_gradient(dy, dy_view, w, x_shape, w_shape, how, algorithm, limits, out)
+    return _input_gradient(dy, dy_view, turned, w, x_shape, w_shape, how, algorithm, limits, out)
 
 
 @_on_its_stream
@@ -233,7 +234,8 @@ def conv_transpose(
     view, _ = _views(x)
     x_view = view("x", x)
     w, w_shape, algorithm = _filter(view, w, "x", x_view, algorithm)
-    in_memory = layout == "channels_last" and not is_logical_view(x_view, w_shape[0])
+    turned = layout == "channels_last" and is_logical_view(x_view, w_shape[0])
+    in_memory = layout == "channels_last" and not turned
     shape = _first(x_view.shape) if in_memory else x_view.shape
     if shape[1] != w_shape[0]:
         raise ValueError(
@@ -242,12 +244,14 @@ def conv_transpose(
     sizes = transposed_spatial(shape[2:], w_shape[2:], stride, padding, dilation, output_padding)
     rows = transposed_rows(stride, output_padding, len(sizes))
     if any(rows):
-        x_view = _with_zeros(x_view, rows, layout, in_memory)
+        x_view = _with_zeros(x_view, rows, in_memory)
         x = like(x_view, x)
     y_shape = (shape[0], w_shape[1] * groups, *sizes)
     how = (stride, padding, dilation, groups, mode, layout)
     limits = call_plans.limits(strict_nan, max_rel_error, selector)
-    return _input_gradient(x, x_view, w, y_shape, w_shape, how, algorithm, limits, out, bias, activation)
+    return _input_gradient(
+        x, x_view, turned, w, y_shape, w_shape, how, algorithm, limits, out, bias, activation
+    )
 
 
 # --- inside ----------------------------------------------------------------------------------
@@ -256,6 +260,7 @@ def conv_transpose(
 def _input_gradient(
     dy: Any,
     dy_view: Any,
+    turned: bool,
     w: Any,
     x_shape: Shape,
     w_shape: Shape,
@@ -268,13 +273,14 @@ def _input_gradient(
 ) -> Any:
     """dx of the logical shape x_shape, in the order of memory, or as the logical view, that dy has.
 
+    turned: whether dy is (N, K, *spatial) although channels lie last; its strides need not tell any more.
     how: (stride, padding, dilation, groups, mode, layout). limits: of `api.limits`.
     """
     device = device_of(dy)
     plan = call_plans.plan_for(
         x_shape, w_shape, *how, dy_view.dtype, algorithm, device, "backward_data", *limits
     )
-    if how[-1] != "channels_last" or not is_logical_view(dy_view, w_shape[0]):
+    if not turned:
         return plan(dy, w, bias=bias, out=out, activation=activation)
     _, target = _views(dy)
     given = None if out is None else np.moveaxis(target("out", out), 1, -1)
@@ -332,10 +338,8 @@ def _sizes(name: str, value: Any, ndim: int) -> Shape:
     return arguments.shape(name, sizes)
 
 
-def _with_zeros(x: Any, rows: Shape, layout: str, in_memory: bool) -> Any:
-    """A copy of x that is longer by rows of zeros, in the same order of memory."""
-    if layout == "channels_last" and not in_memory:
-        return np.moveaxis(_with_zeros(np.moveaxis(x, 1, -1), rows, layout, True), -1, 1)
+def _with_zeros(x: Any, rows: Shape, in_memory: bool) -> Any:
+    """A copy of x, (N, *spatial, K) where it is in the order of memory, longer by rows of zeros."""
     more = [(0, n) for n in rows]
     none = [(0, 0)]
     return np.pad(x, none + more + none if in_memory else none + none + more)

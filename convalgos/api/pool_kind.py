@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.api.empty_windows import empty_windows, mark_nowhere, write_gradient
 from convalgos.core.arguments import is_sequence, shown
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import dtype_name
@@ -71,6 +72,23 @@ class PlannedPool:
     def maxima(self) -> MaximaPlan | PhasePlan | SlicePlan:
         return maxima_of(self.problem)
 
+    def find(self, x: np.ndarray, y: np.ndarray, places: np.ndarray) -> None:
+        """Write the maxima, and where they lie."""
+        self.maxima.find(x, y, places)
+        if self._empty is not None:
+            mark_nowhere(places, self.problem, self._empty)
+
+    @cached_attribute
+    def _empty(self) -> np.ndarray | None:
+        return empty_windows(self.problem)
+
+    def _gradient_of_places(self, dy: np.ndarray, dx: np.ndarray, x: np.ndarray) -> None:
+        """`of_maxima` where windows meet no element, which kernels would look for beyond x."""
+        assert self._empty is not None
+        places = np.empty(self.y_laid, np.int64)
+        self.maxima.find(x, np.empty(self.y_laid, x.dtype), places)
+        write_gradient(dy, dx, places, self.problem, self._empty)
+
     @cached_attribute
     def gradient(self) -> GradientPlan | None:
         """None where that has no kernels for the windows."""
@@ -79,6 +97,8 @@ class PlannedPool:
     @cached_attribute
     def of_maxima(self) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
         """Of (dy, dx, x): writes dx, a maximum's gradient."""
+        if self._empty is not None:
+            return self._gradient_of_places
         if self.gradient is not None:
             return self.gradient.run
         plan = gradient_of_maxima(self._within)
@@ -92,6 +112,8 @@ class PlannedPool:
     @cached_attribute
     def of_places(self) -> Callable[..., None] | None:
         """Of (dy, dx, x, places): writes dx by the places of maxima; None where these are found again."""
+        if self._empty is not None:
+            return None
         plan = PlacesPlan(self.problem) if has_places_plan(self.problem) else None
         return None if plan is None else lambda dy, dx, _, places: plan.run(dy, dx, places)
 

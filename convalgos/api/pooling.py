@@ -55,7 +55,8 @@ def max_pool(
         stride: from one window to the next; None for windows side by side.
         padding, dilation: see `ConvProblem`. Padding is less than a window, and no part of a maximum.
         ceil_mode: whether a last window may reach beyond the padding.
-        return_indices: whether to tell where in its map (of `spatial`, in order) each maximum lies, as int64.
+        return_indices: whether to tell where in its map (of `spatial`, in order) each maximum lies, as int64;
+            -1 of a dilated window that meets no element of x, whose maximum is -inf.
         out: array for y.
 
     Returns:
@@ -131,7 +132,7 @@ def max_pool_backward(
     indices: ArrayLike | None = None,
     out: Array = None,
 ) -> Array:
-    """The gradient of `max_pool`'s input: each dy goes to the first maximum of its window.
+    """The gradient of `max_pool`'s input: each dy goes to the first maximum of its window, if it has any.
 
     Args:
         dy: of the shape of y.
@@ -220,7 +221,8 @@ def avg_pool_backward(
         if out is None and laid is dy:
             tell_made(filled(planned.gradient.run, dx.shape, dx.dtype), dy)
         return _delivered(dx, dy, out)
-    shares = given.astype(np.dtype(np.float64 if given.itemsize == 8 else np.float32))
+    wide = np.float64 if given.itemsize == 8 else np.float32
+    shares: Any = given.astype(wide, "C")  # strides tell the layout
     for dim, windows in enumerate(problem.windows):
         axis = dim + (1 if last else 2)
         counts = np.maximum(windows.divisor, 1)  # a window that meets no element gives its share to none
@@ -307,7 +309,7 @@ def _pooled(view: _View, planned: PlannedPool, given: Any, out: Any, places: np.
     """y, and where maxima lie into `places`."""
     y = _result_array(view, planned.y_laid, out, view.array)
     if y.size and places is not None:
-        planned.maxima.find(view.array, y, places)
+        planned.find(view.array, y, places)
     elif y.size:
         planned.pool.run(view.array, y)
         if out is None and view.array is given:

@@ -277,13 +277,14 @@ class Plan(PlanArrays, Tabular, ABC):
             return self._call_on_views(x, w, bias, out, activation, residual)
         if x.shape != self._x_shape or x.dtype is not self._dtype or not is_laid(x.flags):
             x = as_laid(self._checked(self._x_name, x, self._x_shape))
-        given = None  # the filter, or dy, where it comes as it is
+        given = None  # the filter where it comes as it is, or dy
         if type(w) is not PreparedFilter:
             given = self._checked(self._w_name, w, self._w_shape)
             w = recent_filters.prepare_recent(self, given)
         elif w.key is not self._key:
             self._check_key(w)
             w.key = self._key  # the same, and told so at once in the next call
+        given = w.read if given is None else given
         fused, rest = None, None
         if bias is not None or activation is not None or residual is not None:
             bias, fused, residual, rest = self._output_step(bias, activation, residual)
@@ -321,7 +322,9 @@ class Plan(PlanArrays, Tabular, ABC):
         if quantization is not None:
             raise ValueError(f"quantization must be None: {self.problem} has no integers")
         w = flipped(w) if self._flips and not self._flips_result else w
-        return PreparedFilter(self._key, self.prepare_filter(w if self.takes_as_it_lies(w) else as_laid(w)))
+        w = w if self.takes_as_it_lies(w) else as_laid(w)
+        read = w if self.problem.direction == "backward_weights" else None
+        return PreparedFilter(self._key, self.prepare_filter(w), read)
 
     def takes_as_it_lies(self, w: np.ndarray) -> bool:
         """Whether `prepare_filter` reads a filter of any strides without a copy."""

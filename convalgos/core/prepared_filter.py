@@ -77,8 +77,9 @@ class PreparedFilter:
     """A filter in the form that plans of its key run on; `Plan.prepare` makes it. For backward_weights it is
     dy."""
 
-    __slots__ = ("data", "key")
+    __slots__ = ("data", "key", "read")
 
-    def __init__(self, key: FilterKey, data: Any):
+    def __init__(self, key: FilterKey, data: Any, read: Any = None):
         self.key = key
         self.data = data
+        self.read = read  # the array that runs may read: dy. Of filters the data are copies, and it is None

@@ -45,10 +45,8 @@ def taps_meeting(problem: Any, dimension: int, output: int) -> tuple[int, int, i
 
 
 def meets_padding_only(problem: Any) -> bool:
-    """Whether every output ends within the padding before the input, in some dimension."""
-    return any(
-        (out - 1) * step + reach <= low  # where the last output ends, from the first element of padding
-        for out, step, reach, (low, _) in zip(
-            problem.spatial_out, problem.stride, problem.kernel_extent, problem.padding, strict=True
-        )
-    )
+    """Whether all kernel elements of every output lie within the padding, in some dimension."""
+    padded = [
+        dimension for dimension, (low, _) in enumerate(problem.padding) if low
+    ]  # else the first meets x
+    return any(not taps_met(problem, dimension) for dimension in padded)

@@ -161,7 +161,7 @@ class RereadPlan(Plan):
             residual = _reread("residual", residual, result)
         x, y = _reread("x", x, first), _reread("y", y, result)
         return self._inner.bind(
-            x, PreparedFilter(self._inner._key, w.data), y, bias, activation, residual, scratch
+            x, PreparedFilter(self._inner._key, w.data, w.read), y, bias, activation, residual, scratch
         )
 
     def bound_again(

@@ -32,6 +32,7 @@ from convalgos.network.step_plans import plan_of, reorder_of
 from convalgos.select import choose, devices
 
 PRICES = 1e-3, 1e9  # of errors, over the seconds of a run without a limit
+ADDRESSED = 1 << 45  # elements of float32 that a process can have
 PRICE_STEP = 1.2  # to which the price is found
 
 
@@ -59,6 +60,7 @@ def plan_network(
         if planned is not None:
             return planned, _of_other_shapes(like, graph, planned, limits, growth)
     every = graph.shapes_of(shapes)
+    _check_sizes(every)
     options = StepOptions(graph, every, limits, growth)
     if like is not None:
         with suppress(Unsupported):  # in the layouts of the other shapes; mostly it goes on in others
@@ -68,6 +70,13 @@ def plan_network(
     if limits.effort != "estimate":
         choice = measured_in_layouts(graph, every, limits, choice)
     return planned_by(graph, every, limits, choice), choice
+
+
+def _check_sizes(shapes: Shapes) -> None:
+    """ValueError where a value is larger than memory can be, as damaged models have them."""
+    for name, shape in shapes.items():
+        if math.prod(shape) >= ADDRESSED:
+            raise ValueError(f"the network has {name!r} of shape {shape}, which is more than addresses reach")
 
 
 def planned_by(graph: NetworkGraph, shapes: Shapes, limits: PlanLimits, choice: LayoutChoice) -> Planned:

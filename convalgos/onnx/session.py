@@ -13,7 +13,7 @@ from convalgos.core.arrays import as_numpy
 from convalgos.core.setting import threads_of_calls
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import graph_of
-from convalgos.network.onnx_reader.model import load_onnx
+from convalgos.network.onnx_reader.loading import load_onnx
 from convalgos.onnx.io_binding import IOBinding, ort_values
 from convalgos.onnx.session_values import ModelMetadata, SessionValue, told_model, told_value
 

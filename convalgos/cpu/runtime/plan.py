@@ -266,6 +266,8 @@ class KernelPlan(Rebinding, CompiledPass, OtherSizes):
         if not self._binds or (finishes and not passes):
             return super().bind(x, w, y, bias, activation, residual, scratch)
         w = self._own_filter(w)
+        if w.read is not None and share_elements(w.read, y):
+            raise ValueError(f"y must not overlap {self._w_name}")
         if bias is not None or self.problem.direction == "backward_weights":
             bias = self._output_step(bias, activation, None)[0]
         scratch = checked_scratch(scratch, self.scratch_bytes or 0)

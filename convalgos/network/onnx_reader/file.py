@@ -59,13 +59,13 @@ def read_onnx_file(path: Path) -> tuple[Any, Weights]:
             weights[tensor.name] = array
             tensor.data_location = tensor.DEFAULT
             del tensor.external_data[:]
-    if any(map(_lies_outside, _tensors_of(model.graph))):
+    if any(map(_lies_outside, tensors_within(model.graph))):
         import onnx
 
         try:
             onnx.load_external_data_for_model(model, str(path.parent))
         except onnx.checker.ValidationError as error:
-            raise ValueError(f"model={shown(path)} has data that cannot be read: {error}") from None
+            raise ValueError(f"model={shown(str(path))} has data that cannot be read: {error}") from None
     return model, weights
 
 
@@ -76,21 +76,21 @@ def _model_of_text(path: Path) -> Any:
     try:
         return onnx.load(path, load_external_data=False)
     except (json_format.ParseError, text_format.ParseError) as error:
-        raise ValueError(f"model={shown(path)} is no ONNX model: {error}") from None
+        raise ValueError(f"model={shown(str(path))} is no ONNX model: {error}") from None
 
 
 def _lies_outside(tensor: Any) -> bool:
     return bool(tensor.data_location == tensor.EXTERNAL)
 
 
-def _tensors_of(graph: Any) -> Iterator[Any]:
+def tensors_within(graph: Any) -> Iterator[Any]:
     """The tensors of a GraphProto, of its nodes, and of the bodies in these."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
             yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
         for body in bodies_of(node):
-            yield from _tensors_of(body)
+            yield from tensors_within(body)
 
 
 def _beside(tensor: Any, folder: Path) -> MappedWeights | None:

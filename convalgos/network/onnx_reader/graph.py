@@ -26,7 +26,8 @@ from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
-from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode, load_onnx
+from convalgos.network.onnx_reader.loading import load_onnx
+from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.norms import with_norms_named
 from convalgos.network.onnx_reader.patterns import with_activations_named
 from convalgos.network.onnx_reader.pixels import with_pixel_moves_named

@@ -24,6 +24,9 @@ def with_nodes_in_order(proto: Any) -> Any:
     given |= {v.values.name for v in proto.graph.sparse_initializer}
     if lacking := set().union(*read) - waiting - given - {""}:
         raise ValueError(f"the model reads {min(lacking)!r}, which nothing writes")
+    written = waiting | given
+    if lacking := {v.name for v in proto.graph.output} - written:
+        raise ValueError(f"the model has the output {min(lacking)!r}, which nothing writes")
     order: list[int] = []
     left = list(range(len(nodes)))
     while left:
