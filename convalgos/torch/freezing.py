@@ -45,9 +45,10 @@ def freeze(model: nn.Module, *example: Any, **keywords: Any) -> FrozenModule:
     after changing them. Operators that this library does not compute are left to torch, and calls that no
     network can serve to the model: in training, on a GPU, of other types than float32, with gradients.
     `report()` tells which and why. Other shapes than those of the example take a while when they first come.
+    What a model writes into its arguments, as a ReLU in place does in front, is not written.
 
     Args:
-        model: in eval; it is kept, and not changed.
+        model: in eval; it is kept, and not changed, but by what it changes itself as it runs on the example.
         example: arguments of the model, or one tuple of them, as `torch.export` takes them.
 
     Raises:

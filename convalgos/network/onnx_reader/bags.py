@@ -205,10 +205,15 @@ def _expands_to(node: OnnxNode, gather: OnnxNode, model: OnnxModel) -> bool:
 
 def _follows_from(name: str, others: set[str], model: OnnxModel) -> bool:
     """Whether a value is computed of others, and of constants, alone."""
-    if name in others or model.is_constant(name):
-        return True
-    node = model.maker(name)
-    return node is not None and all(_follows_from(n, others, model) for n in node.inputs if n)
+    seen, more = set(others), [name]
+    while more:
+        if (name := more.pop()) in seen or model.is_constant(name):
+            continue
+        seen.add(name)
+        if (node := model.maker(name)) is None:
+            return False
+        more += filter(None, node.inputs)
+    return True
 
 
 def _pad(
