@@ -167,6 +167,12 @@ def test_means_of_what_a_mask_leaves(average, expands):
         check(model(masked([], average, expands), NUMBERS, kinds), masks, steps=1 + (kind != "float32"))
 
 
+def test_a_mask_of_sizes_without_names_may_be_one():
+    kinds = [("x", "int64", (None, None)), ("mask", "float32", (None, None))]
+    feeds = [{"x": places(4, 9), "mask": np.ones(shape, "f4")} for shape in ((4, 9), (4, 1), (1, 9))]
+    check(model(masked([], "", False), NUMBERS, kinds), feeds, bags=0)
+
+
 def test_means_by_a_sum_of_places():
     """As of `mask.sum(1, keepdim=True)`."""
     nodes = [

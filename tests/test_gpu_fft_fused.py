@@ -210,7 +210,7 @@ def test_reasons():
             ("n1 c2 h9 w9 k2 r3 s3 groups2", steps, "rows only"),
             ("n1 c2 w90000 k2 s5000 groups2", steps, "over 5000 only: tiles of a block"),
             (CAUSAL_128K, fused, "reaches over 131072"),
-            ("n1 c1 w9 k1 s2 p600000:1000000 dilation1100000", steps, "reaches over 1100001"),
+            ("n1 c1 w9 k1 s2 p1100000:0 dilation1100000", steps, "reaches over 1100001"),
         ):
             assert reason in algorithm.why_not(parsed(text)), text
         assert "float64" in fused.why_not(parsed(CAUSAL_1K).replace(dtype="float64"))

@@ -483,7 +483,7 @@ def test_without_onnxruntime(monkeypatch):
     from convalgos.core import errors
 
     told = {"onnxruntime": "needs onnxruntime, which is not installed (pip install 'convalgos[bench]')"}
-    for module in ("graph", "region", "model", "constants"):
+    for module in ("graph", "region", "loading", "constants"):
         monkeypatch.setattr(f"convalgos.network.onnx_reader.{module}.missing", told.get)
     assert errors.missing("onnx") is None
     b = Builder()

@@ -66,6 +66,7 @@ TOOLKIT = (
     "cpu/vectors/logarithms.py",
     "cpu/layout/channel_vectors.py",
     "cpu/elementwise/matrix_rows.py",
+    "cpu/elementwise/row_exponentials.py",
     "cpu/gemm/blocked_plan.py",
     "cpu/gemm/blocking.py",
     "cpu/gemm/reached_tiles.py",

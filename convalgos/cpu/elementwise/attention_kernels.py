@@ -9,25 +9,21 @@ Source: Dao, Fu, Ermon, Rudra and Re 2022, arXiv:2205.14135, of which this has t
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from convalgos.cpu.elementwise.matrix_rows import (
     VECTORS,
-    Load,
-    Store,
     each_vector_of_row,
     operand_tile,
     pack_operand,
     scale_rows,
     write_rows,
 )
-from convalgos.cpu.elementwise.pixel_vectors import LOWEST, TOGETHER, in_all_lanes
+from convalgos.cpu.elementwise.pixel_vectors import TOGETHER
+from convalgos.cpu.elementwise.row_exponentials import exponentials_of_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
-from convalgos.cpu.vectors.activations import exponential_of_less
 from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 OPERANDS = ("q", "k", "v", "y", "first", "second")  # columns of the table of offsets
@@ -106,28 +102,13 @@ def add_rows(
 def exponentiate_rows(v: Vec, x: Value, x_row: Value, shares: Value, rows: Value, columns: Value) -> None:
     """x = exp(x - the maximum of its row); shares (rows, lanes) is 1 / the sum of the row.
 
-    Rows go a few at a time, the last one for those beyond: the sums of one would wait for each other.
+    Rows go a few at a time, the last one for those beyond.
     """
     to, out = v.pointer(x), v.pointer(shares)
     with v.loop(v.idiv(v.iadd(rows, TOGETHER - 1), TOGETHER)) as some:
         numbers = [v.imin(v.iadd(v.imul(some, TOGETHER), i), v.isub(rows, 1)) for i in range(TOGETHER)]
         places = [v.at(to, v.imul(i, x_row)) for i in numbers]
-        most, total = ([v.register(v.const(start)) for _ in places] for start in (LOWEST, 0.0))
-
-        def compare(load: Load, _: Store) -> None:
-            for row, register in zip(places, most, strict=True):
-                register.set(v.fmax(load(row), register.value))
-
-        def sum_up(load: Load, store: Store) -> None:
-            values = [v.fsub(load(row), least) for row, least in zip(places, largest, strict=True)]
-            for row, value, register in zip(places, values, total, strict=True):
-                made = exponential_of_less(v, value)
-                register.set(v.fadd(register.value, made))
-                store(row, made)
-
-        each_vector_of_row(v, columns, compare, -math.inf)
-        largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
-        each_vector_of_row(v, columns, sum_up, -math.inf)
-        for i, register in zip(numbers, total, strict=True):
-            share = v.b.fdiv(v.const(1), in_all_lanes(v, register.value, v.fadd))
+        _, wholes = exponentials_of_rows(v, places, places, columns)
+        for i, whole in zip(numbers, wholes, strict=True):
+            share = v.b.fdiv(v.const(1), whole)
             v.store(share, out, v.imul(i, v.lanes))

@@ -14,10 +14,10 @@ from convalgos.cpu.elementwise.pixel_vectors import (
     LOWEST,
     TOGETHER,
     each_pixel_vector,
-    in_all_lanes,
     pixels_of,
     run_of_pixels,
 )
+from convalgos.cpu.elementwise.row_exponentials import exponentials_of_rows
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -115,30 +115,14 @@ def _softmax_rows(
     v: Vec, LOGS: int, sources: list[Value], places: list[Value], channels: Value, step: Value
 ) -> None:
     """Of rows at some places, side by side; from one vector of a row to the next are `step` elements."""
-    most, total = ([v.register(v.const(start)) for _ in sources] for start in (LOWEST, 0.0))
-
-    def compare(load: Load, _: Store) -> None:
-        for row, register in zip(sources, most, strict=True):
-            register.set(v.fmax(load(row), register.value))
-
-    def sum_up(load: Load, store: Store) -> None:
-        values = [v.fsub(load(row), least) for row, least in zip(sources, largest, strict=True)]
-        for to, value, register in zip(places, values, total, strict=True):
-            made = exponential_of_less(v, value)
-            register.set(v.fadd(register.value, made))
-            if not LOGS:
-                store(to, made)
+    largest, wholes = exponentials_of_rows(v, sources, () if LOGS else places, channels, step)
+    shares = [_logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole) for whole in wholes]
 
     def settle(load: Load, store: Store) -> None:
         values = [load(row) for row in (sources if LOGS else places)]
         for to, value, share, least in zip(places, values, shares, largest, strict=True):
             store(to, v.fsub(v.fsub(value, least), share) if LOGS else v.fmul(value, share))
 
-    each_vector_of_row(v, channels, compare, -math.inf, step)
-    largest = [in_all_lanes(v, register.value, v.fmax) for register in most]
-    each_vector_of_row(v, channels, sum_up, -math.inf, step)
-    wholes = [in_all_lanes(v, register.value, v.fadd) for register in total]
-    shares = [_logarithm_of_sum(v, whole) if LOGS else v.b.fdiv(v.const(1), whole) for whole in wholes]
     each_vector_of_row(v, channels, settle, step=step)
 
 

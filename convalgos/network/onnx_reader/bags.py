@@ -183,6 +183,8 @@ def _mask(name: str, gather: OnnxNode, model: OnnxModel) -> _Mask | None:
         return None
     if not any(shape(name) == shape(gather.inputs[1]) for shape in (model.shape, model.tried_shape)):
         return None
+    if node is None and None in (model.shape(name) or ()):
+        return None  # an input, whose sizes without names may be one
     pad, nodes = _pad(node, gather, model)
     return _Mask(None if pad is not None else name, pad, wide, (*inside, *nodes))
 
