@@ -46,7 +46,5 @@ def taps_meeting(problem: Any, dimension: int, output: int) -> tuple[int, int, i
 
 def meets_padding_only(problem: Any) -> bool:
     """Whether all kernel elements of every output lie within the padding, in some dimension."""
-    padded = [
-        dimension for dimension, (low, _) in enumerate(problem.padding) if low
-    ]  # else the first meets x
-    return any(not taps_met(problem, dimension) for dimension in padded)
+    # without padding before it the first output meets x
+    return any(low > 0 and not taps_met(problem, i) for i, (low, _) in enumerate(problem.padding))

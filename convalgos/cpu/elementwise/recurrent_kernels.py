@@ -16,7 +16,7 @@ from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 # Gates, which tell the kinds of layers apart. Rows of four gates have addresses that are computed one by one:
 # as displacements of one pointer, 2 KiB apart, they came from L2 at half the pace (Zen 5, 32 of 64 bytes a
-# cycle), as hardware does not fetch so far ahead. In L1 that costs up to a tenth.
+# cycle; perhaps as hardware does not fetch so far ahead). In L1 that costs up to a tenth.
 LSTM, GRU, PLAIN = 4, 3, 1
 CHAINS = 2  # of sums of a gate where one image has too few of them to keep the multipliers busy
 

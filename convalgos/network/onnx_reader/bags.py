@@ -112,10 +112,10 @@ def _bag_ending_in(last: OnnxNode, model: OnnxModel) -> _Bag | None:
     axes, rank = model.axes(last), len(model.shape(gather.inputs[1]) or ())
     if axes is None or len(axes) != 1 or not rank or not 0 <= (axis := int(axes[0]) % (rank + 1)) < rank:
         return None
-    inside = (gather,) if mask is None else (gather, made)
+    inside = (gather,) if mask is None or made is None else (gather, made)
     keeps = bool(last.attributes.get("keepdims", 1))
     table, places = gather.inputs
-    return _Bag(table, places, REDUCTIONS[last.op], axis, keeps, mask, tuple(n for n in inside if n))
+    return _Bag(table, places, REDUCTIONS[last.op], axis, keeps, mask, inside)
 
 
 def _is_lookup(node: OnnxNode | None, model: OnnxModel) -> bool:
