@@ -132,9 +132,11 @@ def test_short_launches_have_threads_that_are_awake(pool):
         time.sleep(0.001)
         assert (counted(short(launch(2)), 2, 1000) == 1).all()
         assert asleep[0] == 1
-    while not awake[0] and time.monotonic() < until:
+    woken = 0
+    while not woken and time.monotonic() < until:
         assert (counted(short(launch(2)), 2, 1000) == 1).all()
-    assert awake[0] == 1
+        woken = int(awake[0])
+    assert woken == 1
 
 
 def test_a_launch_waits_for_nobody_who_does_not_come(pool):
