@@ -97,6 +97,15 @@ def shipped_figures(monkeypatch):
 
 
 @pytest.fixture
+def two_threads():
+    """Choices that follow from how many threads there are, which the cores decide."""
+    from convalgos.core.setting import threads_of_calls
+
+    with threads_of_calls(2):
+        yield
+
+
+@pytest.fixture
 def sizes_that_come_often(monkeypatch):
     """What is made for signals of some sizes is made for the first call."""
     from convalgos.signal import (

@@ -74,7 +74,7 @@ GRADIENTS = {  # by the algorithm that computes their phases
 
 
 @pytest.mark.parametrize("text", GRADIENTS)
-def test_a_bound_gradient_is_launches_for_any_arrays(text):
+def test_a_bound_gradient_is_launches_for_any_arrays(text, two_threads):
     problem = ConvProblem.parse(text)
     dy, w, dx, bias, residual = data(problem)
     plan = ca.plan(problem, algorithm=GRADIENTS[text])

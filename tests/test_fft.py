@@ -452,7 +452,7 @@ def test_the_workspace_is_what_is_allocated(text, layout):
         assert plan.new_workspace().scratch.nbytes == plan.workspace_bytes
 
 
-def test_the_model_knows_when_to_cut():
+def test_the_model_knows_when_to_cut(two_threads):
     def cost(text, **fields):
         return Fft(**fields).cost(parse(text), spectral_cost.COMPARED_ON)
 

@@ -49,7 +49,7 @@ def test_lowered_filters_serve_all_sizes(algorithm, layer):
 
 @pytest.mark.parametrize("first", [(6, 6), (14, 14), (40, 44)])
 @pytest.mark.parametrize("m", [4, 5])
-def test_winograd_takes_the_filters_that_are_there(first, m):
+def test_winograd_takes_the_filters_that_are_there(first, m, two_threads):
     """Of more bytes than caches hold they lie by the number of tiles, where nothing is prepared so far."""
     lanes = vector_bytes() // 4
     algorithm, width = find_algorithm(f"cpu.winograd.f{m}x3"), 32 * lanes

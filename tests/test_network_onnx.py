@@ -523,7 +523,7 @@ def test_a_session_is_called_as_one_of_onnxruntime():
         session.run(None, {"x": x[:, :5]})
 
 
-def test_other_sizes_take_the_filters_that_are_prepared(monkeypatch):
+def test_other_sizes_take_the_filters_that_are_prepared(monkeypatch, two_threads):
     b = Builder(("n", 8, "h", "w"))
     model = b.model(b.node("Relu", b.conv(b.node("Relu", b.conv(), name="between"))))
     session = Session(model)

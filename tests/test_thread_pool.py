@@ -120,6 +120,7 @@ def test_workers_take_part(pool):
         assert words[2] == 4
 
 
+@pytest.mark.skipif(cpu_count() < 2, reason="needs two cores")
 def test_short_launches_have_threads_that_are_awake(pool):
     """One by itself wakes nobody; many, close to each other, do for those to come."""
     made, launch = pool

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 from test_thread_pool import TASKS, all_free, counted  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
+from convalgos.core.machine import cpu_count  # noqa: E402
 from convalgos.cpu.runtime import jit  # noqa: E402
 from convalgos.torch import threads  # noqa: E402
 
@@ -88,6 +89,7 @@ def test_every_task_is_run_once():
     assert all_free(borrowed(run))
 
 
+@pytest.mark.skipif(cpu_count() < 2, reason="the threads of OpenMP are no more than the cores")
 def test_tasks_meet_on_several_threads():
     """The loop has as many threads as torch's own."""
     from test_thread_pool import meet
