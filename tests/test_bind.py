@@ -113,12 +113,13 @@ def test_a_filter_prepared_on_other_threads_is_taken_or_refused(problem):
     """What depends on the threads is part of the key of a filter."""
     x, w, *_ = data(problem)
     for algorithm in algorithms("cpu"):
-        if algorithm.why_not(problem) or algorithm.family == "cpu.reference":
+        if algorithm.family == "cpu.reference":
             continue
         plans = []
         for threads in (1, 2, 8):
             with setting.threads_of_calls(threads):
-                plans.append(algorithm.serve(problem))
+                if not algorithm.why_not(problem):
+                    plans.append(algorithm.serve(problem))
         for plan in plans[1:]:
             prepared = plans[0].prepare(w)
             if prepared.key == plan.prepare(w).key:

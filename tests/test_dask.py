@@ -77,8 +77,8 @@ def test_any_split_has_the_answers_of_the_whole(seed):
         ("cpu.fft_tiles.t16", 5), ("cpu.fft.overlap", 5),
     ],
 )  # fmt: skip
-def test_bits_are_those_of_the_whole(algorithm, kernel):
-    """Blocks begin where tiles of the whole do, though chunks do not."""
+def test_bits_are_those_of_the_whole(algorithm, kernel, two_threads):
+    """Blocks begin where tiles of the whole do, though chunks do not; many threads may share a transform."""
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((2, 4, 301, 290), "f4"), rng.standard_normal((8, 4, kernel, kernel), "f4")
     cx, cw = da.from_array(x, chunks=(1, 4, (83, 70, 148), 290)), da.from_array(w, chunks=(5, 4, -1, -1))
@@ -90,7 +90,7 @@ def test_bits_are_those_of_the_whole(algorithm, kernel):
     ("algorithm", "kernel"),
     [("cpu.fft_planes", (11, 9)), ("cpu.depthwise.rows", (11, 9)), ("cpu.fft.overlap", (31, 31))],
 )
-def test_bits_of_an_image(algorithm, kernel, monkeypatch):
+def test_bits_of_an_image(algorithm, kernel, monkeypatch, two_threads):
     """In tiles as they lie in the whole, along rows and columns, and of a part that ends within a tile.
 
     So do chunks that are read where they lie, but for bands at their borders.

@@ -274,6 +274,7 @@ def test_a_program_kept_on_disk_runs_in_another_process(tmp_path):
 
 def test_without_the_interface_jax_calls_back(arrays, monkeypatch):
     monkeypatch.setattr(handler, "minor_version", lambda: None)
+    monkeypatch.setattr(calls, "_served", {})
     x, w, b = arrays
     lowered = jax.jit(lambda x, w, b: ours(x, w, b, "relu")).lower(x, w, b)
     assert handler.TARGET not in lowered.as_text()
@@ -282,6 +283,12 @@ def test_without_the_interface_jax_calls_back(arrays, monkeypatch):
 
 
 # --- jax.lax ---------------------------------------------------------------------------------
+
+
+def equal_integers(found, expected):
+    """Also by algorithms that round, which are picked on some machines."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.01)
+
 
 ORDERS = [
     (2, ("NHWC", "HWIO", "NHWC")), (2, ("CWNH", "WOHI", "HCNW")), (1, ("NCW", "OIW", "NCW")),
@@ -303,13 +310,13 @@ def test_conv_general_dilated(rng, monkeypatch, ndim, order, lhs_dilation):
     expected = lax.conv_general_dilated(*given)
     with monkeypatch.context() as only:
         only.setattr(lax_calls, "convolution_of_lax", lambda *_, **__: pytest.fail("it was left to JAX"))
-        np.testing.assert_array_equal(cj.conv_general_dilated(*given), expected)
+        equal_integers(cj.conv_general_dilated(*given), expected)
         dw = jax.grad(lambda w: (cj.conv_general_dilated(x, w, *given[2:]) ** 2).sum())(w)
     other = jax.grad(lambda w: (lax.conv_general_dilated(x, w, *given[2:]) ** 2).sum())(w)
-    np.testing.assert_array_equal(dw, other)
+    equal_integers(dw, other)
     if lhs_dilation == 1:
         given = x, w, strides, "SAME", *how
-        np.testing.assert_array_equal(cj.conv_general_dilated(*given), lax.conv_general_dilated(*given))
+        equal_integers(cj.conv_general_dilated(*given), lax.conv_general_dilated(*given))
 
 
 @pytest.mark.parametrize("lhs_dilation", [1, 3])
@@ -323,7 +330,7 @@ def test_one_channel_in_any_order(rng, order, lhs_dilation):
         y, back = jax.vjp(lambda x, w, conv=conv: conv(x, w, *given), x, w)
         results.append((y, *back(y)))
     for mine, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(mine, other)
+        equal_integers(mine, other)
 
 
 def test_large_results_lie_in_huge_pages(rng, monkeypatch):

@@ -234,9 +234,10 @@ def served_call(call: Call) -> Served:
     with _lock:
         number = call.number
         if (found := _served.get(number)) is None:
-            found = _served[number] = Served(call)
+            found = Served(call)
             if can_be_called():
                 _slots().add(number)
+            _served[number] = found  # with a slot: other threads look for it without the lock
         return found
 
 
