@@ -97,6 +97,13 @@ def test_windows_of_any_size():
             check(name, x[:, :, :70], (1, size, 1))
 
 
+@pytest.mark.parametrize("size", [0, (0, 3), (5, 0)], ids=str)
+def test_windows_without_elements_leave_an_axis_as_it_is(size):
+    x = numbers(np.random.default_rng(0), (6, 7), "f")
+    for name in ("uniform_filter", "minimum_filter", "maximum_filter"):
+        check(name, x, size)
+
+
 def test_fill_values_that_the_type_cannot_hold():
     x = numbers(np.random.default_rng(0), (30, 40), "B")
     for cval in (-3, 300, 6.75):
@@ -208,7 +215,8 @@ def test_quotients_of_short_sums():
         (lambda x: ndimage.minimum_filter(x), "size or footprint"),
         (lambda x: ndimage.minimum_filter(x, footprint=np.zeros((2, 2))), "All-zero footprint"),
         (lambda x: ndimage.minimum_filter(x, footprint=[1, 0, 1]), "must match len"),
-        (lambda x: ndimage.maximum_filter(x, 0), "incorrect filter size: size=0"),
+        (lambda x: ndimage.maximum_filter1d(x, 0), "incorrect filter size: size=0"),
+        (lambda x: ndimage.minimum_filter(x, footprint=np.ones(3)), "length equal to input rank"),
         (lambda x: ndimage.uniform_filter(x, 4, origin=2), "origin=2 must lie between -2 and 1"),
         (lambda x: ndimage.uniform_filter(x, (3, 3, 3)), "one for each of 2 axes"),
         (lambda x: ndimage.uniform_filter(x, mode="edge"), "mode='edge' must be one of"),

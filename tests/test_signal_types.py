@@ -186,6 +186,16 @@ def test_filters_of_integers_alone_are_refused(divisor):
                 )
 
 
+@pytest.mark.parametrize("char", "gG")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_long_floats_are_filtered_by_scipy(char, axis):
+    x, b = array((4, 9), char, 0), array(3, char, 1)
+    for signal in (x, x.T.copy().T, x[axis]):
+        given = b, [1], signal, axis if signal.ndim > 1 else 0
+        ours, theirs = (m.lfilter(*given) for m in (ca.signal, scipy.signal))
+        assert ours.dtype == theirs.dtype == char and np.array_equal(ours, theirs)
+
+
 def test_halves_beside_what_is_no_number():
     for module in (scipy.signal, ca.signal):
         with pytest.raises(ValueError, match="Unsupported type"):

@@ -42,6 +42,7 @@ WRONG = [
     (lambda: ndimage.correlate1d(IMAGE, "a"), ValueError, "weights=.*must be an array of real numbers"),
     (lambda: ndimage.correlate(IMAGE, W[0, 0], cval="a"), ValueError, "cval='a' must be a real number"),
     (lambda: ndimage.sobel(IMAGE, axis=NAN), TypeError, "axis=nan must be an integer"),
+    (lambda: ndimage.uniform_filter(IMAGE, 3, axes=[1.5]), TypeError, "cannot be interpreted as an integer"),
 ]
 
 

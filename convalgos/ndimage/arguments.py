@@ -49,8 +49,8 @@ def whole_number(name: str, value: Any) -> int:
     """
     try:
         return operator.index(value)
-    except TypeError:
-        raise NotANumber(f"{name}={shown(value)} must be an integer") from None
+    except TypeError as error:
+        raise NotANumber(f"{name}={shown(value)} must be an integer: {error}") from None
 
 
 def finite_number(name: str, value: Any) -> float:

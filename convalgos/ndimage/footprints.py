@@ -27,13 +27,12 @@ FEW = 20  # marked elements for each run of them, up to which each by itself tak
 Run = tuple[Slides | None, list[tuple[slice, ...]]]  # see `_windows_of`
 
 
-def whole_footprint(footprint: Any, ndim: int, axes: Sequence[int]) -> np.ndarray:
-    """A footprint of some axes, in their order in the array, as one of all `ndim` of these, of booleans.
+def whole_footprint(marked: np.ndarray, ndim: int, axes: Sequence[int]) -> np.ndarray:
+    """A footprint of booleans of some axes, in their order in the array, as one of all `ndim` of these.
 
     Raises:
         InvalidArgument: it has other axes, or no elements.
     """
-    marked = np.array(footprint, bool)  # a copy: what fills arrays of later calls reads it
     if marked.ndim != len(axes):
         raise InvalidArgument(f"footprint.ndim ({marked.ndim}) must match len(axes) ({len(axes)})")
     if not marked.any():

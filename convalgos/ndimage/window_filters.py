@@ -204,9 +204,10 @@ def _extreme(
     if size is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=3)
         keep_none()
-    marked = whole_footprint(footprint, x.ndim, along)
-    if marked.all():
-        return _along(x, _windows(np.shape(footprint), mode, origin, along), output, cval, reduction)
+    marked = np.array(footprint, bool)  # a copy: what fills arrays of later calls reads it
+    if marked.any() and marked.all():
+        return _along(x, _windows(marked.shape, mode, origin, along), output, cval, reduction)
+    marked = whole_footprint(marked, x.ndim, along)
     if not isinstance(mode, str):
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
@@ -236,15 +237,18 @@ def _real(input: Any) -> np.ndarray:
 
 
 def _windows(size: Any, mode: Any, origin: Any, axes: Sequence[int], least: int = 2) -> Windows:
-    """Of the axes along which a window has at least so many elements; of axes of any size."""
+    """Of the axes along which a window has at least so many elements; of axes of any size.
+
+    Without elements there is none where `least` is 2, as SciPy has it.
+    """
     count = len(axes)
     given = [per_axis(*one, count) for one in (("size", size), ("mode", mode), ("origin", origin))]
     found = []
     for axis, n, word, shift in zip(axes, *given, strict=True):
         taps = int(finite_number("size", n))
-        if taps < 1:
+        if taps < least == 1:
             raise InvalidArgument(f"incorrect filter size: size={shown(n)} must be at least 1")
-        if taps == 1 and count > 1:
+        if taps < 1 or taps == 1 < count:
             continue  # SciPy asks for nothing else of it
         low = taps // 2 + checked_origin(shift, taps)
         found.append((axis, AxisWindow(0, taps, low, boundary_of(word))))

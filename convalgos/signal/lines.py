@@ -97,6 +97,8 @@ def summed_along(
         out: as of `filtered`.
     """
     n, k = x.shape[axis], w.size
+    if x.dtype.char not in "fdFD":
+        return None
     if (k > TAPS and (k > n or x.size * k > SUMS)) or missing("llvmlite") or not np.isfinite(w.sum()):
         return None  # the zeros beyond the ends would spread what is not finite
     if x.dtype.kind == "c" and (w.imag.any() or not all_finite(x)):
