@@ -59,10 +59,13 @@ def transposed_convolution_nodes(t: Translation, node: fx.Node, a: Arguments) ->
     weights = [t.value(a[key]) for key in ("weight", "bias") if a[key] is not None]
     if len(t.shape(weights[0])) != ndim + 2:
         raise Left("takes one map without a batch")
+    strides, more = sizes_of(a["stride"], ndim), sizes_of(a["output_padding"], ndim)
+    if any(n >= stride for n, stride in zip(more, strides, strict=True)):
+        raise Left("has outputs that no window reaches")
     return t.emit(
-        "ConvTranspose", [t.value(a["input"]), *weights], strides=sizes_of(a["stride"], ndim),
+        "ConvTranspose", [t.value(a["input"]), *weights], strides=strides,
         pads=sizes_of(a["padding"], ndim) * 2, dilations=sizes_of(a["dilation"], ndim),
-        output_padding=sizes_of(a["output_padding"], ndim), group=a["groups"],
+        output_padding=more, group=a["groups"],
     )  # fmt: skip
 
 

@@ -73,6 +73,8 @@ def padding_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     sizes, mode, value = a["pad"], a.get("mode", "constant"), a.get("value") or 0.0
     if not all(type(n) is int for n in sizes) or not isinstance(value, int | float):
         raise Left("pads by sizes that are computed")
+    if mode != "constant" and any(n < 0 for n in sizes):
+        raise Left("cuts maps, and goes on beyond what is left")
     low, high = (list(sizes[side::2])[::-1] for side in (0, 1))
     before = [0] * (rank_of_tensor(a["self"]) - len(low))
     pads = t.constant(np.array([*before, *low, *before, *high], np.int64))
@@ -91,6 +93,8 @@ def pixel_unshuffle_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     if len(shape) != 3:
         raise Left("takes one map without a batch")
     channels, height, width = known_sizes(shape)
+    if not channels * height * width:
+        raise Left("is of no elements")
     parts = (channels, height // factor, factor, width // factor, factor)
     split = t.between("Reshape", [t.value(n), t.constant(np.array([0, *parts]))], (images, *parts))
     order = [0, 1, 3, 5, 2, 4]

@@ -34,8 +34,6 @@ def reshaped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     before, after = t.shape(x), shape_of_tensor(node)
     if are_same_sizes(before, after):
         return x
-    if 0 in (n for n in (*before, *after) if type(n) is int):
-        raise Left("is of no elements")
     return t.emit("Reshape", [x, t.constant(np.array(target_shape(before, after), np.int64))])
 
 
@@ -200,6 +198,8 @@ def indexed_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 
 def gathered_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    if rank_of_tensor(a["self"]) != rank_of_tensor(a["index"]):
+        raise Left("takes places of no elements, in another number of dimensions")
     return t.emit("GatherElements", [t.value(a["self"]), t.value(a["index"])], axis=_axis(a))
 
 

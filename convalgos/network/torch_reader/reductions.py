@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import fx
 
 from convalgos.network.torch_reader.model import sizes_in
-from convalgos.network.torch_reader.shapes import known_sizes, rank_of_tensor, shape_of_tensor
+from convalgos.network.torch_reader.shapes import known_sizes, rank_of_tensor
 from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 
@@ -69,17 +68,10 @@ def running_sum_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
 
 def softmax_nodes(op: str) -> Translate:
     def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
-        rank = len(shape_of_tensor(a["self"]))
         x = t.cast(t.value(a["self"]), t.result().dtype)
-        return t.emit(op, [x], axis=_of_rank(a["dim"], rank))
+        return t.emit(op, [x], axis=a["dim"] % rank_of_tensor(a["self"]))
 
     return translate
-
-
-def _of_rank(dim: Any, rank: int) -> int:
-    if not rank:
-        raise Left("is of one number")
-    return int(dim % rank)
 
 
 # --- spread ------------------------------------------------------------------------

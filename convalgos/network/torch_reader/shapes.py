@@ -43,6 +43,8 @@ def target_shape(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
 
     Of sizes that are known, 0 for a first one that stays: a network may run for some images at a time.
     """
+    if 0 in (n for n in (*before, *after) if type(n) is int):
+        raise Left("is of no elements")
     if all(type(n) is int for n in after):
         known = [int(n) for n in after]
         return [0, *known[1:]] if known and before[:1] == after[:1] else known
@@ -50,7 +52,7 @@ def target_shape(before: Sequence[Any], after: Sequence[Any]) -> list[int]:
     for i, n in enumerate(after):
         stays = i < len(before) and str(before[i]) == str(n)
         found.append(n if type(n) is int else 0 if stays else -1)
-    if found.count(-1) > 1 or any(type(n) is int and n == 0 for n in after):
+    if found.count(-1) > 1:
         raise Left("has sizes that are computed")
     return found
 

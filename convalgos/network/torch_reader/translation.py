@@ -157,7 +157,10 @@ class Translation:
                     raise Left("has no step here")
                 if types := {t for v in tensors_of(node) if (t := _dtype_of(v)) not in TYPES}:
                     raise Left(f"computes in {', '.join(f'torch.{t}' for t in sorted(types))}")
-                self.names[node] = translate(self, node, arguments_of(node))
+                given = arguments_of(node)
+                if _goes_along_a_number(given):
+                    raise Left("is of one number")
+                self.names[node] = translate(self, node, given)
                 return
             except Left as reason:
                 del self.nodes[before:]
@@ -167,6 +170,8 @@ class Translation:
     def _leave(self, node: fx.Node) -> None:
         read = dict.fromkeys(name for n in tensors_read(node) for name in self._all_names(n))
         name, tensor = node.name, node.meta["val"]
+        if not isinstance(tensor, Tensor) and not all(isinstance(part, Tensor) for part in tensor):
+            raise ValueError(f"{operator_name(node)} gives what is no tensor, which no network takes")
         if isinstance(tensor, Tensor):
             self.emit(f"{TORCH}{operator_name(node)}", [*read])
             self.names[node] = name
@@ -217,6 +222,12 @@ class Translation:
         name = self.names[node]
         assert isinstance(name, str)
         return name
+
+
+def _goes_along_a_number(a: Arguments) -> bool:
+    """Whether an operator goes along a dimension of a tensor that has none, which torch takes for 1 long."""
+    of, dim = a.get("self"), a.get("dim")
+    return isinstance(of, fx.Node) and dim not in (None, []) and not sizes_in(of.meta["val"])
 
 
 def _dtype_of(tensor: Any) -> str:

@@ -1,0 +1,55 @@
+"""Operators on tensors of no dimensions or no elements, and sizes that ONNX has not: torch's answers."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed (CI installs it)")
+
+import torch.nn.functional as F  # noqa: E402
+from test_network_torch import Does  # noqa: E402
+
+import convalgos.torch as ct  # noqa: E402
+
+ZERO = torch.tensor(0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(0) + x.mean(-1) * x.amax((0,)), lambda x: x.max(0)[0] + x.min(-1, keepdim=True)[1],
+        lambda x: x.argmax(0) + x.argmin(-1), lambda x: x.cumsum(0), lambda x: x.logsumexp(0),
+        lambda x: x.softmax(0), lambda x: x.topk(1)[0], lambda x: x.gather(0, ZERO),
+        lambda x: x.index_select(0, ZERO),
+    ],
+)  # fmt: skip
+def test_one_number_is_taken_for_a_dimension_of_1(function):
+    same_as_torch(function, torch.tensor(-1.5))
+
+
+@pytest.mark.parametrize(
+    "function, shape",
+    [
+        (lambda x: torch.stack((x, x)), (0, 1, 0)),
+        (lambda x: x.repeat(2, 1, 3), (3, 0)),
+        (lambda x: F.pixel_unshuffle(x, 1), (2, 3, 0, 4)),
+        (lambda x: x.gather(0, torch.zeros(2, 0, dtype=torch.int64)), (5,)),
+        (lambda x: F.pad(x, (0, 0, 2, -4), "replicate"), (2, 3, 4, 5)),
+    ],
+)
+def test_what_has_no_elements(function, shape):
+    same_as_torch(function, torch.ones(shape))
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_outputs_of_a_transposed_layer_that_no_window_reaches(ndim):
+    """By an `output_padding` as large as the stride, which torch takes below the dilation."""
+    layer = (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d)[ndim - 1]
+    layer = layer(2, 4, 3, stride=2, padding=1, output_padding=3, groups=2, dilation=4)
+    same_as_torch(layer, torch.randn(2, 2, *(4, 5, 3)[:ndim]))
+
+
+def same_as_torch(function, x):
+    module = Does(lambda m, x: function(x)).eval()
+    with torch.no_grad():
+        expected = module(x.clone())
+        torch.testing.assert_close(ct.freeze(module, (x.clone(),))(x), expected)
+        torch.testing.assert_close(torch.compile(module, backend="convalgos")(x.clone()), expected)
