@@ -188,6 +188,21 @@ def test_sums_of_short_integers(name, char):
                 np.testing.assert_array_equal(y, scipy.ndimage.correlate1d(one, w, axis, None, mode, 3))
 
 
+@pytest.mark.parametrize("char", "fdFD")
+def test_images_of_ones_stay_ones(char):
+    """With every sum of rounded weights, along each axis, by whichever pass; and they have no edges."""
+    for shape in ((70,), (3, 3), (40, 600), (5, 7, 300), (2000, 3)):
+        x = np.ones(shape, char)
+        for sigma in (0.5, 1, 2, 5, 8.3, 20):
+            for mode in ("reflect", "wrap"):
+                y = ca.ndimage.gaussian_filter(x, sigma, mode=mode)
+                assert y.dtype == char and (y == 1).all()
+                order = (*(0,) * (x.ndim - 1), 1)
+                assert not ca.ndimage.gaussian_filter(x, sigma, order, mode=mode).any()
+            wide = ca.ndimage.gaussian_filter1d(x, sigma, 0, output="D" if char in "FD" else "d")
+            assert (wide == 1).all()
+
+
 @pytest.mark.parametrize("shape", [(60, 70), (40, 300)])
 def test_wide_gaussians_of_bytes(shape):
     """Also those of too many weights for sums of float32."""

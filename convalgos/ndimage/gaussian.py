@@ -59,7 +59,7 @@ def gaussian_filter1d(
     """
     x = arguments.input_array("input", input)
     known = arguments.finite_number("sigma", sigma), arguments.whole_number("order", order)
-    weights = gaussian_weights(*known, radius_of(sigma, truncate, radius))
+    weights = weights_in(_sums_in(x, output), *known, radius_of(sigma, truncate, radius))
     step = Weights(arguments.one_axis(axis, x.ndim), weights, mode)
     return correlate_axes(x, [step], output, cval)
 
@@ -105,7 +105,7 @@ def gaussian_filter(
     x = arguments.input_array("input", input)
     smoothed = _smoothed(x.ndim, sigma, order, mode, truncate, radius, axes)
     within = None if max_rel_error is None else approximated(x, smoothed, output, cval, max_rel_error)
-    steps = _steps(smoothed)
+    steps = _steps(smoothed, _sums_in(x, output))
     if steps and x.dtype.kind != "c":
         return correlate_axes(x, steps, output, cval, within)
     result = arguments.output_array(output, x)  # whose dtype SciPy does not promote here
@@ -199,8 +199,16 @@ def _smoothed(
     ]
 
 
-def _steps(smoothed: list[Smoothed]) -> list[Weights]:
-    return [Weights(axis, gaussian_weights(s, o, r), m) for axis, s, o, m, r in smoothed]
+def _steps(smoothed: list[Smoothed], char: str) -> list[Weights]:
+    return [Weights(axis, weights_in(char, s, o, r), m) for axis, s, o, m, r in smoothed]
+
+
+def _sums_in(x: np.ndarray, output: Any) -> str:
+    """The type of the sums over floats, by NumPy's character; "" of integers, whose sums are SciPy's."""
+    if x.dtype.char not in "fdFD":
+        return ""
+    into = output.dtype if isinstance(output, np.ndarray) else output
+    return "f" if x.dtype.char in "fF" and (into is None or x.dtype == into) else "d"
 
 
 def _combined_derivatives(
@@ -213,7 +221,7 @@ def _combined_derivatives(
     along = arguments.several_axes(axes, x.ndim)
     modes = arguments.per_axis("mode", mode, len(along))
     terms = [
-        _steps(_smoothed(x.ndim, sigma, _only(order, axis, x.ndim), beyond, **kwargs))
+        _steps(_smoothed(x.ndim, sigma, _only(order, axis, x.ndim), beyond, **kwargs), _sums_in(x, output))
         for axis, beyond in zip(along, modes, strict=True)
     ]
     return combined_terms(x, terms, output, cval, by)
@@ -244,6 +252,27 @@ def gaussian_weights(sigma: float, order: int, radius: int) -> np.ndarray:
     weights: np.ndarray = phi[::-1].copy()
     weights.setflags(write=False)
     return weights
+
+
+@lru_cache(256)
+def weights_in(char: str, sigma: float, order: int, radius: int) -> np.ndarray:
+    """`gaussian_weights` whose sum in a type, from the first on, is what it should be: 1, or 0 of odd orders.
+
+    So an image of ones stays one, and has no edges. Filters of ridges, for example, divide by the largest of
+    small differences, which must be none there. The last weight has what the sum of the others lacks, where
+    that changes it little.
+    """
+    weights = gaussian_weights(sigma, order, radius)
+    whole = 1 if order == 0 else 0
+    if not char or not radius or (order and order % 2 == 0):
+        return weights
+    rounded = weights.astype(char)
+    rounded[-1] = whole - np.add.accumulate(rounded[:-1])[-1]
+    if not 0.5 < rounded[-1] / weights[-1] < 2:
+        return weights
+    rounded = rounded.astype(np.float64)
+    rounded.setflags(write=False)
+    return rounded
 
 
 def radius_of(sigma: float, truncate: float, radius: Any) -> int:
