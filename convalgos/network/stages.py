@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.network.array_functions import ArrayFunction
-from convalgos.network.graph import Foreign, NetworkGraph, Shapes, Step
+from convalgos.network.graph import Foreign, ForeignRegion, NetworkGraph, Shapes, Step
 from convalgos.network.staged_plan import PlannedStage, StagedPlan, StagePlan
 
 
@@ -118,6 +119,14 @@ class StagedRun(Generic[Part]):
             opens = tuple(step.name or step.output for step in stage.opening)
             found.append(PlannedStage(plan, of_call, network is None, opens))
         return StagedPlan(shapes, tuple(found), self.run)
+
+
+def with_opened(graph: NetworkGraph, region: ForeignRegion) -> NetworkGraph:
+    """The graph in which only a run knows the sizes of what a region gives."""
+    steps = (
+        replace(s, opens=True) if isinstance(s, Foreign) and s.region is region else s for s in graph.steps
+    )
+    return replace(graph, steps=tuple(steps))
 
 
 # --- inside ----------------------------------------------------------------------------------
