@@ -167,7 +167,7 @@ class OnnxRegion:
         return model_with(graph, self.source.proto, self.source.proto.ir_version)
 
     def _declared(self, name: str, shape: DynamicShape | None) -> Any:
-        """A value with its type and rank, and the sizes that an input of the model has: some operators ask."""
+        """A value with its type and rank, and the sizes that an input of the model has: nodes may ask."""
         dtype = self.source.dtype(name)
         if not dtype:
             raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
