@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import convalgos as ca
 from convalgos.cpu.tiled.short_schedule import sums_words
+from convalgos.onnx import Session
 from convalgos.onnx.fusion import fuse_quantized
 from convalgos.onnx.operators import ops
 
@@ -306,3 +307,23 @@ def test_refusals_name_the_node(change, told):
     made = model([node], {"x": np.ones((1, 1, 3, 3), "u1")}, {"y": np.uint8}, scales | change)
     with pytest.raises(ValueError, match=f"QLinearConv node 'odd': {told}"):
         ReferenceEvaluator(made, new_ops=ops()).run(None, {"x": np.ones((1, 1, 3, 3), "u1")})
+
+
+@pytest.mark.parametrize("opset", [10, 12, 13])
+def test_products_by_channels_that_are_left_to_onnxruntime(opset):
+    """Before opset 13 DequantizeLinear has no axis."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "as": np.float32(0.05), "az": np.uint8(120), "w": rng.integers(-9, 9, (16, 8)).astype("i1"),
+        "ws": rng.uniform(0.01, 0.1, 8).astype("f4"), "wz": np.zeros(8, "i1"), "ys": np.float32(0.2),
+        "yz": np.uint8(3),
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["a", "as", "az", "w", "ws", "wz", "ys", "yz"], ["y"])
+    a, y = (helper.make_tensor_value_info(name, TensorProto.UINT8, ["n", "t", k]) for name, k in
+            (("a", 16), ("y", 8)))  # fmt: skip
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph([node], "g", [a], [y], tensors)
+    read = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    feed = {"a": rng.integers(0, 255, (2, 5, 16)).astype("u1")}
+    right = onnxruntime.InferenceSession(read.SerializeToString()).run(None, feed)[0]
+    np.testing.assert_array_equal(Session(read).run(None, feed)[0], right)

@@ -49,7 +49,13 @@ def _problems(*layer: Any) -> list[Any]:
 
 @lru_cache(1024)
 def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProblem:
-    """Likewise the problem of `PoolProblem.of`; windows are checked once for all sizes."""
+    """Likewise the problem of `PoolProblem.of`; windows are checked once for all sizes.
+
+    Where less than a stride is missing for the first window, it is cut to what is there, as by ONNX Runtime,
+    which rounds towards zero how many windows there are.
+    """
+    if kernel is not None and (cut := _cut_window(x_shape[2:], kernel, **layer)) != kernel:
+        return pool_problem(x_shape, cut, **layer)
     known = _problems(kernel, *layer.items())
     for other in known:
         found: PoolProblem | None = None
@@ -62,3 +68,19 @@ def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProb
     made = PoolProblem.of(x_shape, kernel, **layer)
     known[:] = [made]
     return made
+
+
+def _cut_window(spatial: Shape, kernel: Shape, **layer: Any) -> Shape:
+    """The sizes of a window: of one that reaches beyond a map by less than a stride, as much as is there."""
+    given = tuple(layer.get(name) for name in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (sizes if isinstance(sizes, tuple) and sizes else None for sizes in given)
+    if isinstance(given[1], str) or len(kernel) != len(spatial):
+        return kernel
+    found = list(kernel)
+    for i, (n, k) in enumerate(zip(spatial, kernel, strict=True)):
+        there = n + (sum(padding[i]) if padding else 0)
+        apart = dilation[i] if dilation else 1
+        lacking = apart * (k - 1) + 1 - there
+        if 0 < lacking < (stride[i] if stride else k) and n:
+            found[i] = (there - 1) // apart + 1
+    return tuple(found)

@@ -16,6 +16,7 @@ import numpy as np
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Foreign, ForeignRegion, NetworkGraph, Shapes, Step
+from convalgos.network.sizes_of_run import SizesOfRun
 from convalgos.network.staged_plan import PlannedStage, StagedPlan, StagePlan
 
 
@@ -140,7 +141,10 @@ def _opened(step: Step, inputs: list[np.ndarray]) -> Sequence[np.ndarray]:
     if isinstance(step, ArrayFunction):
         return [step.opened(inputs)]
     assert isinstance(step, Foreign)
-    return cast(OpeningRegion, step.region).opened(inputs)
+    try:
+        return cast(OpeningRegion, step.region).opened(inputs)
+    except SizesOfRun as error:  # of which there is nothing more to be tried
+        raise ValueError(f"step {step.name!r}: {error}") from None
 
 
 def _of_sizes(graph: NetworkGraph) -> dict[str, ArrayFunction]:

@@ -54,7 +54,9 @@ class WholeModel:
         return found
 
     def _taken(self, name: str, x: Any) -> Any:
-        """An input as ONNX Runtime takes it: lists of strings or numbers become arrays."""
+        """An input as ONNX Runtime takes it: lists become arrays, in its order of bytes."""
+        if isinstance(x, np.ndarray) and not x.dtype.isnative:
+            return x.astype(x.dtype.newbyteorder("="))
         if not isinstance(x, list | tuple | int | float | str) or name not in self._dtypes:
             return x
         return np.array(x, self._dtypes[name])

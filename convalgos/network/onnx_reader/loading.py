@@ -23,6 +23,7 @@ from convalgos.network.onnx_reader.messages import messages
 from convalgos.network.onnx_reader.model import OnnxModel
 from convalgos.network.onnx_reader.order import with_nodes_in_order
 from convalgos.network.onnx_reader.qdq import spelled_out
+from convalgos.network.onnx_reader.sparse import with_dense_constants
 
 
 class GivenModel(NamedTuple):
@@ -92,7 +93,7 @@ def _read(proto: Any, weights: Mapping[str, np.ndarray], is_callers: bool) -> On
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
-    proto, weights = with_halves_widened(with_nodes_in_order(proto), weights)
+    proto, weights = with_halves_widened(with_nodes_in_order(with_dense_constants(proto)), weights)
     proto = with_lists(with_products_spelled_out(with_loops_written_out(with_open_sizes(proto))))
     read = OnnxModel(spelled_out(proto), weights=weights)
     if not read.needs_folding():

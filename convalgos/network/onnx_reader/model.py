@@ -42,6 +42,7 @@ OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, thou
 # and of lines of text, where a model takes these only
 TRIED = (320, 256), (48, 320), (32, 320)
 BATCHES = (2, 7)  # of images, where a model leaves open how many
+WITH_AXES = 13  # opset from which on DequantizeLinear takes a scale for each channel
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
 
 
@@ -138,6 +139,15 @@ class OnnxModel:
         if name in self._arrays:
             return tensor_of(self._arrays[name], name)
         return self._tensors[name]
+
+    def dequantizing(self, name: str) -> Any:
+        """The NodeProto that dequantises a constant; None of other values, and in opsets in which it cannot
+        have scales along an axis, where the constant is computed."""
+        proto = self.dequantized.protos.get(name)
+        if proto is not None and self.opset < WITH_AXES and any(a.name == "axis" for a in proto.attribute):
+            self.constant(name)
+            return None
+        return proto
 
     def constant_node(self, name: str) -> OnnxNode:
         """A node that writes a constant which is an output of the model."""

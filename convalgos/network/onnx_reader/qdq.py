@@ -35,7 +35,7 @@ class _Speller:
     def __init__(self, proto: Any):
         self._graph = proto.graph
         self._tensors = {t.name: t for t in proto.graph.initializer}
-        self._has_axes = opset_of(proto) >= WITH_AXES
+        self._has_axes = opset_of(proto) >= 13  # of DequantizeLinear
 
     def of(self, node: Any) -> Iterator[Any]:
         """The nodes in the place of one."""
@@ -160,7 +160,6 @@ SPELLINGS: dict[str, Callable[[_Speller, Any], Iterator[Any]]] = {
     "QLinearAveragePool": _unary("AveragePool", (CHANNELS_LAST,)),
 }
 OF_CHANNELS = ("QLinearConv", "QLinearMatMul", "QGemm")  # whose filters may have a scale for each channel
-WITH_AXES = 13  # opset from which on DequantizeLinear takes such
 OF_ONNX = ("QLinearConv", "QLinearMatMul")
 
 

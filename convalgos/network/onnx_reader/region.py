@@ -230,9 +230,8 @@ class OnnxRegion:
 
     def _add_dequantized(self, graph: Any) -> None:
         """Let constants that are read be dequantised in the region, as they are in the model."""
-        known = self.source.dequantized.protos
         read = dict.fromkeys(n for proto in graph.node for n in read_by(proto))
-        nodes = [known[name] for name in read if name in known]
+        nodes = [proto for name in read if (proto := self.source.dequantizing(name)) is not None]
         if nodes:
             others = list(graph.node)
             del graph.node[:]
