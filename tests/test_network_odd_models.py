@@ -5,6 +5,7 @@ import pytest
 from test_network_onnx import CLOSE, RNG, Builder, numbers
 
 import convalgos as ca
+from convalgos.network.graph import Foreign
 from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.onnx.session import Session
 
@@ -409,3 +410,15 @@ def test_a_file_that_is_no_model_is_told_by_its_path(tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match=f"^model='{path}' is no ONNX model: "):
         from_onnx(path)
+
+
+def test_layers_behind_operators_of_others_are_ours():
+    """ONNX infers no shape behind an operator that it does not know: ONNX Runtime does."""
+    b = Builder((2, 8, "h", "w"))
+    model = b.model(b.conv(b.node("Relu", b.conv(b.node("Elu", "x")))))
+    model.graph.node[0].op_type, model.graph.node[0].domain = "QuickGelu", "com.microsoft"
+    del model.graph.value_info[:]
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    check_model(model, numbers((2, 8, 9, 7)))
+    foreign = [step for step in from_onnx(model).graph.steps if isinstance(step, Foreign)]
+    assert [step.region.what for step in foreign] == ["com.microsoft.QuickGelu"]

@@ -179,7 +179,8 @@ class OnnxModel:
         found = self._inferred({})
         made = [name for node in self.nodes for name in node.outputs if name]
         unknown = [name for name in made if name not in found or not found[name].dtype]
-        if unknown:  # behind operators of others than ONNX
+        if unknown:  # behind operators of others than ONNX, which let shapes be unknown further on
+            unknown = [name for name in made if name in unknown or found[name].shape is None]
             more = types_by_runtime(self._skeleton({}), unknown)
             found |= {value.name: ValueType.told(value) for value in more}
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from convalgos.network.onnx_reader.messages import dtype_of
+from convalgos.network.onnx_reader.messages import dtype_of, messages
 
 WORDS = {  # of TypeProto: what a value is
     "sequence_type": "lists", "optional_type": "what may be absent", "map_type": "maps",
@@ -20,8 +20,9 @@ def no_array_of_numbers(proto: Any) -> str | None:
     for value in (*proto.graph.input, *proto.graph.output):
         kind = value.type.WhichOneof("value")
         element = value.type.tensor_type.elem_type
-        dtype = dtype_of(element).name if element else "float32"  # or what is inferred
-        if dtype in NO_NUMBERS:
+        exists = element in messages().TensorProto.DataType.values() and element  # else it is inferred
+        dtype = dtype_of(element).name if exists else ""
+        if dtype and dtype in NO_NUMBERS:
             return f"moves {'strings' if dtype == 'object' else f'numbers of {dtype}'}, {value.name!r}"
         if kind in WORDS:
             return f"moves {WORDS[kind]}, {value.name!r}"
