@@ -18,6 +18,7 @@ from convalgos.network.onnx_reader.file import read_onnx_file, with_open_sizes
 from convalgos.network.onnx_reader.folding import fold_constants
 from convalgos.network.onnx_reader.half_floats import with_halves_widened
 from convalgos.network.onnx_reader.lists import with_lists
+from convalgos.network.onnx_reader.local_functions import with_functions_inlined
 from convalgos.network.onnx_reader.loops import with_loops_written_out
 from convalgos.network.onnx_reader.messages import messages
 from convalgos.network.onnx_reader.model import OnnxModel
@@ -93,6 +94,7 @@ def _read(proto: Any, weights: Mapping[str, np.ndarray], is_callers: bool) -> On
         raise ValueError("the data of the model lie in other files: give the path of the model")
     if not proto.graph.output:
         raise ValueError("the model has no outputs")
+    proto = with_functions_inlined(proto)
     proto, weights = with_halves_widened(with_nodes_in_order(with_dense_constants(proto)), weights)
     proto = with_lists(with_products_spelled_out(with_loops_written_out(with_open_sizes(proto))))
     read = OnnxModel(spelled_out(proto), weights=weights)
