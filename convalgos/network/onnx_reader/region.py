@@ -255,9 +255,9 @@ def _are_numbers(dims: Sequence[Dim] | None) -> bool:
     return dims is not None and all(isinstance(n, int) for n in dims)
 
 
-def runtime_session(model: Any, threads: int) -> Any:
-    """ONNX Runtime's session of a ModelProto, of the bytes of one, or of a path, beside whose runs this
-    library's threads work.
+def runtime_session(model: Any, threads: int, alone: bool = False) -> Any:
+    """ONNX Runtime's session of a ModelProto, of the bytes of one, or of a path; unless it runs alone, this
+    library's threads work beside it.
 
     Raises:
         ValueError: it refuses the model; its words name the node.
@@ -269,7 +269,7 @@ def runtime_session(model: Any, threads: int) -> Any:
     options.log_severity_level = 3  # errors
     options.enable_mem_pattern = False  # it takes all memory once more as one piece, from the second run on
     # threads that wait for work would keep the cores from the steps that follow
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(alone)))
     if _shares_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
     is_read = not isinstance(model, str | bytes)
