@@ -72,15 +72,21 @@ def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProb
 
 def _cut_window(spatial: Shape, kernel: Shape, **layer: Any) -> Shape:
     """The sizes of a window: of one that reaches beyond a map by less than a stride, as much as is there."""
-    given = tuple(layer.get(name) for name in ("stride", "padding", "dilation"))
-    stride, padding, dilation = (sizes if isinstance(sizes, tuple) and sizes else None for sizes in given)
-    if isinstance(given[1], str) or len(kernel) != len(spatial):
+    if not isinstance(kernel, tuple) or len(kernel) != len(spatial) or isinstance(layer.get("padding"), str):
         return kernel
     found = list(kernel)
     for i, (n, k) in enumerate(zip(spatial, kernel, strict=True)):
-        there = n + (sum(padding[i]) if padding else 0)
-        apart = dilation[i] if dilation else 1
+        pads, apart = (
+            _of_dimension(layer.get("padding") or 0, i),
+            _of_dimension(layer.get("dilation") or 1, i),
+        )
+        there = n + (sum(pads) if isinstance(pads, tuple) else 2 * pads)
         lacking = apart * (k - 1) + 1 - there
-        if 0 < lacking < (stride[i] if stride else k) and n:
+        if 0 < lacking < _of_dimension(layer.get("stride") or k, i) and n:
             found[i] = (there - 1) // apart + 1
     return tuple(found)
+
+
+def _of_dimension(given: Any, i: int) -> Any:
+    """What a layer has along a dimension: one for all, or one for each."""
+    return given[i] if isinstance(given, tuple) else given
