@@ -19,6 +19,7 @@ from convalgos.onnx import Session
         ((3, 2), {"kernel_shape": [3, 4], "strides": [1, 5], "pads": [1, 0, 1, 1]}),
         ((3, 6), {"kernel_shape": [4, 2], "strides": [7, 1], "dilations": [2, 1]}),
         ((4, 1), {"kernel_shape": [2, 3], "strides": [3, 3], "ceil_mode": 1}),
+        ((3, 8), {"kernel_shape": [1, 5], "strides": [1, 3], "dilations": [1, 2], "ceil_mode": 1}),
     ],
 )
 @pytest.mark.parametrize("counted", [0, 1])

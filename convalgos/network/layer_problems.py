@@ -74,6 +74,8 @@ def _cut_window(spatial: Shape, kernel: Shape, **layer: Any) -> Shape:
     """The sizes of a window: of one that reaches beyond a map by less than a stride, as much as is there."""
     if not isinstance(kernel, tuple) or len(kernel) != len(spatial) or isinstance(layer.get("padding"), str):
         return kernel
+    if layer.get("ceil_mode"):  # which has such windows
+        return kernel
     found = list(kernel)
     for i, (n, k) in enumerate(zip(spatial, kernel, strict=True)):
         pads, apart = (
