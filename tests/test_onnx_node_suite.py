@@ -10,6 +10,7 @@ from importlib import import_module  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 from onnx.backend.test.case import node  # noqa: E402
 
+from convalgos.network import load  # noqa: E402
 from convalgos.onnx import Session  # noqa: E402
 
 CASES = {  # of modules of the suite, whose names begin with "test_"
@@ -105,3 +106,28 @@ def test_cases_of_onnx(cases):
             for _ in range(2):  # what a first call finds out serves the next one
                 for y, right in zip(session.run(None, feed), outputs, strict=True):
                     assert_same(y, right)
+
+
+def test_sizes_that_only_a_run_tells_of_an_operator_of_others(tmp_path):
+    """Planning takes a run on ones for what it cannot infer: another axis is met later."""
+    nodes = [
+        onnx.helper.make_node("ExpandDims", ["x", "axis"], ["e"], domain="com.microsoft"),
+        onnx.helper.make_node("Relu", ["e"], ["y"]),
+    ]
+    inputs = [
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3]),
+        onnx.helper.make_tensor_value_info("axis", onnx.TensorProto.INT32, []),
+    ]
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    opset = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs)
+    session = Session(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8))
+    x = np.arange(-3, 3, dtype="f4").reshape(2, 3)
+    for axis in (1, 0, 2, 1):
+        (y,) = session.run(None, {"x": x, "axis": np.int32(axis)})
+        np.testing.assert_array_equal(y, np.expand_dims(np.maximum(x, 0), axis))
+    session.network.save(tmp_path / "opened.cal")
+    y = load(tmp_path / "opened.cal")(x, np.int32(0))
+    np.testing.assert_array_equal(y, np.maximum(x, 0)[None])
+    with pytest.raises(ValueError, match="ExpandDims"):
+        session.run(None, {"x": x, "axis": np.int32(7)})

@@ -206,7 +206,7 @@ class Network:
         if this one is right."""
         opened = type(self)(with_opened(self.graph, region))
         found = opened.run(views)
-        self.graph, self._staged = opened.graph, opened._staged
+        self.graph, self._staged, self._plans = opened.graph, opened._staged, opened._plans
         return found
 
     def _views(self, given: Sequence[Any]) -> list[np.ndarray]:
