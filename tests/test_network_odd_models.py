@@ -5,6 +5,7 @@ import pytest
 from test_network_onnx import CLOSE, RNG, Builder, numbers
 
 import convalgos as ca
+from convalgos.network.graph import Convolution, Foreign
 from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.onnx.session import Session
 
@@ -409,3 +410,43 @@ def test_a_file_that_is_no_model_is_told_by_its_path(tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match=f"^model='{path}' is no ONNX model: "):
         from_onnx(path)
+
+
+def test_layers_behind_operators_of_others_are_ours():
+    """ONNX infers no shape behind an operator that it does not know: ONNX Runtime does."""
+    b = Builder((2, 8, "h", "w"))
+    model = b.model(b.node("GlobalAveragePool", b.node("Cast", b.node("Elu", "x"), to=1)))
+    model.graph.node[0].op_type, model.graph.node[0].domain = "QuickGelu", "com.microsoft"
+    del model.graph.value_info[:]
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    check_model(model, numbers((2, 8, 9, 7)))
+    foreign = [step for step in from_onnx(model).graph.steps if isinstance(step, Foreign)]
+    assert [step.region.what for step in foreign] == ["com.microsoft.QuickGelu"]
+
+
+def test_functions_of_a_model_are_read_as_what_they_do():
+    """One calls another, and has attributes; a convolution and its activation are one step."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    leak = helper.make_node("LeakyRelu", ["a"], ["b"])
+    slope = leak.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    assert slope.ref_attr_name
+    layer = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Leak", ["c"], ["y"], domain="my", slope=0.25),
+    ]
+    functions = [
+        helper.make_function("my", "Leak", ["a"], ["b"], [leak], opset, ["slope"]),
+        helper.make_function("my", "Layer", ["x", "w"], ["y"], layer, opset),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8, None, None]) for name in "xy")
+    filters = [onnx.numpy_helper.from_array(RNG.standard_normal((8, 8, 3, 3)).astype("f4"), n) for n in "wv"]
+    calls = [
+        helper.make_node("Layer", ["x", "w"], ["m"], domain="my"),
+        helper.make_node("Layer", ["m", "v"], ["y"], domain="my"),
+    ]
+    graph = helper.make_graph(calls, "g", [x], [y], filters)
+    model = helper.make_model(graph, functions=functions, opset_imports=opset, ir_version=8)
+    before = model.SerializeToString()
+    check_model(model, numbers((2, 8, 9, 7)))
+    assert [type(step) for step in from_onnx(model).graph.steps] == [Convolution] * 2
+    assert model.SerializeToString() == before

@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import convalgos as ca
 from convalgos.cpu.tiled.short_schedule import sums_words
+from convalgos.onnx import Session
 from convalgos.onnx.fusion import fuse_quantized
 from convalgos.onnx.operators import ops
 
@@ -306,3 +307,36 @@ def test_refusals_name_the_node(change, told):
     made = model([node], {"x": np.ones((1, 1, 3, 3), "u1")}, {"y": np.uint8}, scales | change)
     with pytest.raises(ValueError, match=f"QLinearConv node 'odd': {told}"):
         ReferenceEvaluator(made, new_ops=ops()).run(None, {"x": np.ones((1, 1, 3, 3), "u1")})
+
+
+@pytest.mark.parametrize("opset", [10, 12, 13])
+@pytest.mark.parametrize("left", [False, True])
+def test_products_by_channels_that_are_left_to_onnxruntime(opset, left):
+    """Before opset 13 DequantizeLinear has no axis."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "as": np.float32(0.05), "az": np.uint8(120), "w": rng.integers(-9, 9, (16, 8)).astype("i1"),
+        "ws": rng.uniform(0.01, 0.1, 8).astype("f4"), "wz": np.zeros(8, "i1"), "ys": np.float32(0.2),
+        "yz": np.uint8(3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QLinearMatMul", ["a", "as", "az", "w", "ws", "wz", "ys", "yz"], ["p"]),
+        helper.make_node(
+            "MatMulInteger", ["p", "v"], ["y"]
+        ),  # ONNX Runtime's, and what has no rank before it
+    ]
+    if left:
+        nodes.insert(0, helper.make_node("Reshape", ["b", "s"], ["a"]))
+    inputs = [
+        helper.make_tensor_value_info("b" if left else "a", TensorProto.UINT8, ["n", "t", 16]),
+        helper.make_tensor_value_info("s", TensorProto.INT64, ["k"]),
+    ]
+    constants["v"] = rng.integers(0, 9, (8, 8)).astype("u1")
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT32, None)]
+    graph = helper.make_graph(nodes, "g", inputs[: 1 + left], outputs, tensors)
+    read = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    feed = {inputs[0].name: rng.integers(0, 255, (2, 5, 16)).astype("u1")}
+    feed |= {"s": np.array([10, 16])} if left else {}
+    right = onnxruntime.InferenceSession(read.SerializeToString()).run(None, feed)[0]
+    np.testing.assert_array_equal(Session(read).run(None, feed)[0], right)

@@ -25,6 +25,7 @@ from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
 from convalgos.network.layer_problems import convolution_problem, pool_problem
 from convalgos.network.reached_taps import of_reached_taps
+from convalgos.network.sizes_of_run import naming_step
 
 Shapes = Mapping[str, Shape]  # of values by name
 Sizes = Shape | np.ndarray  # the shape of a value, or of a few integers what they are
@@ -331,7 +332,7 @@ class NetworkGraph:
             try:
                 step.add_shapes(shapes, sizes)
             except ValueError as error:
-                raise ValueError(f"step {step.name!r}: {error}") from None
+                raise naming_step(step.name, error) from None
         return shapes
 
     def input_elements(self, shapes: Shapes) -> int:

@@ -49,7 +49,13 @@ def _problems(*layer: Any) -> list[Any]:
 
 @lru_cache(1024)
 def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProblem:
-    """Likewise the problem of `PoolProblem.of`; windows are checked once for all sizes."""
+    """Likewise the problem of `PoolProblem.of`; windows are checked once for all sizes.
+
+    Where less than a stride is missing for the first window, it is cut to what is there, as by ONNX Runtime,
+    which rounds towards zero how many windows there are.
+    """
+    if kernel is not None and (cut := _cut_window(x_shape[2:], kernel, **layer)) != kernel:
+        return pool_problem(x_shape, cut, **layer)
     known = _problems(kernel, *layer.items())
     for other in known:
         found: PoolProblem | None = None
@@ -62,3 +68,27 @@ def pool_problem(x_shape: Shape, kernel: Shape | None, **layer: Any) -> PoolProb
     made = PoolProblem.of(x_shape, kernel, **layer)
     known[:] = [made]
     return made
+
+
+def _cut_window(spatial: Shape, kernel: Shape, **layer: Any) -> Shape:
+    """The sizes of a window: of one that reaches beyond a map by less than a stride, as much as is there."""
+    if not isinstance(kernel, tuple) or len(kernel) != len(spatial) or isinstance(layer.get("padding"), str):
+        return kernel
+    if layer.get("ceil_mode"):  # which has such windows
+        return kernel
+    found = list(kernel)
+    for i, (n, k) in enumerate(zip(spatial, kernel, strict=True)):
+        pads, apart = (
+            _of_dimension(layer.get("padding") or 0, i),
+            _of_dimension(layer.get("dilation") or 1, i),
+        )
+        there = n + (sum(pads) if isinstance(pads, tuple) else 2 * pads)
+        lacking = apart * (k - 1) + 1 - there
+        if 0 < lacking < _of_dimension(layer.get("stride") or k, i) and n:
+            found[i] = (there - 1) // apart + 1
+    return tuple(found)
+
+
+def _of_dimension(given: Any, i: int) -> Any:
+    """What a layer has along a dimension: one for all, or one for each."""
+    return given[i] if isinstance(given, tuple) else given

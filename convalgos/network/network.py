@@ -18,13 +18,14 @@ from convalgos.network.batch_parts import batch_parts_of, may_run_in_parts
 from convalgos.network.choice import plan_network
 from convalgos.network.declared_shapes import shape_of_batch
 from convalgos.network.filters import Filters, filters_of_like
-from convalgos.network.graph import NetworkGraph
+from convalgos.network.graph import ForeignRegion, NetworkGraph
 from convalgos.network.memory import MemoryPool
 from convalgos.network.network_plan import NetworkPlan
 from convalgos.network.planned import PlanLimits
 from convalgos.network.recent_plans import RecentPlans
 from convalgos.network.saved import store_network, stored_network
-from convalgos.network.stages import StagedRun, stages_of
+from convalgos.network.sizes_of_run import SizesOfRun
+from convalgos.network.stages import StagedRun, stages_of, with_opened
 from convalgos.network.step_options import GROWTH
 
 if TYPE_CHECKING:
@@ -188,14 +189,25 @@ class Network:
         if self._staged is not None:
             return self._staged.run(views)
         key = tuple([view.shape for view in views])
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
-        if self._plans.is_rough(key) and next(plan.runs) == plan.again:
-            threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
-        return plan.run(views)
+        try:
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
+            if self._plans.is_rough(key) and next(plan.runs) == plan.again:
+                threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
+            return plan.run(views)
+        except SizesOfRun as unknown:
+            return self._run_opened(unknown.region, views)
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _run_opened(self, region: ForeignRegion, views: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs, where a run tells the sizes of what a region gives: in stages, as calls from now on
+        if this one is right."""
+        opened = type(self)(with_opened(self.graph, region))
+        found = opened.run(views)
+        self.graph, self._staged, self._plans = opened.graph, opened._staged, opened._plans
+        return found
 
     def _views(self, given: Sequence[Any]) -> list[np.ndarray]:
         return [self._checked(name, array) for name, array in zip(self.graph.inputs, given, strict=True)]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
 from convalgos.core.array_functions import ARRAY_FUNCTIONS
 from convalgos.network.array_functions import ArrayFunction
-from convalgos.network.graph import Foreign, NetworkGraph, Shapes, Step
+from convalgos.network.graph import Foreign, ForeignRegion, NetworkGraph, Shapes, Step
+from convalgos.network.sizes_of_run import SizesOfRun
 from convalgos.network.staged_plan import PlannedStage, StagedPlan, StagePlan
 
 
@@ -120,6 +122,14 @@ class StagedRun(Generic[Part]):
         return StagedPlan(shapes, tuple(found), self.run)
 
 
+def with_opened(graph: NetworkGraph, region: ForeignRegion) -> NetworkGraph:
+    """The graph in which only a run knows the sizes of what a region gives."""
+    steps = (
+        replace(s, opens=True) if isinstance(s, Foreign) and s.region is region else s for s in graph.steps
+    )
+    return replace(graph, steps=tuple(steps))
+
+
 # --- inside ----------------------------------------------------------------------------------
 
 
@@ -131,7 +141,10 @@ def _opened(step: Step, inputs: list[np.ndarray]) -> Sequence[np.ndarray]:
     if isinstance(step, ArrayFunction):
         return [step.opened(inputs)]
     assert isinstance(step, Foreign)
-    return cast(OpeningRegion, step.region).opened(inputs)
+    try:
+        return cast(OpeningRegion, step.region).opened(inputs)
+    except SizesOfRun as error:  # of which there is nothing more to be tried
+        raise ValueError(f"step {step.name!r}: {error}") from None
 
 
 def _of_sizes(graph: NetworkGraph) -> dict[str, ArrayFunction]:

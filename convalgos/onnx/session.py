@@ -10,12 +10,16 @@ import numpy as np
 
 from convalgos.core import arguments
 from convalgos.core.arrays import as_numpy
+from convalgos.core.errors import Unsupported
 from convalgos.core.setting import threads_of_calls
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import graph_of
-from convalgos.network.onnx_reader.loading import load_onnx
+from convalgos.network.onnx_reader.loading import folded_model, given_model, naming_file_of
+from convalgos.network.onnx_reader.no_arrays import no_array_of_numbers
 from convalgos.onnx.io_binding import IOBinding, ort_values
+from convalgos.onnx.overriding import Overriding, overridable
 from convalgos.onnx.session_values import ModelMetadata, SessionValue, told_model, told_value
+from convalgos.onnx.whole_model import WholeModel
 
 LISTS = frozenset((list, tuple, int, float, bool))
 CPU = "CPUExecutionProvider"
@@ -58,13 +62,38 @@ class Session:
         self._options = sess_options
         self._threads = _threads_of(sess_options)
         self.set_providers(providers, provider_options)
-        read = load_onnx(path_or_bytes)
-        values = {v.name: v for v in (*read.proto.graph.input, *read.proto.graph.output)}
-        self._inputs = [told_value(values[name], read) for name in read.inputs]
-        self._outputs = [told_value(values[name], read) for name in read.outputs]
-        self._names = list(read.outputs)
-        self._meta = told_model(read.proto)
-        self.network = Network(graph_of(read))
+        given = given_model(path_or_bytes)
+        self._meta = told_model(given.proto)
+        self._network: Network | None = None
+        self._whole: WholeModel | None = None
+        self._overriding: Overriding | None = None
+        self._defaults: list[SessionValue] = []
+        if others := no_array_of_numbers(given.proto):
+            self._whole = WholeModel(given, self._threads, others)
+            self._inputs, self._outputs = self._whole.inputs, self._whole.outputs
+        else:
+            defaults = overridable(given.proto)
+            self._overriding = Overriding(path_or_bytes, defaults) if defaults else None
+            read = folded_model(given)
+            values = {v.name: v for v in (*read.proto.graph.input, *read.proto.graph.output)} | defaults
+            self._inputs = [told_value(values[name], read) for name in read.inputs]
+            self._outputs = [told_value(values[name], read) for name in read.outputs]
+            self._defaults = [told_value(value, read) for value in defaults.values()]
+            with naming_file_of(given):
+                self._network = Network(graph_of(read))
+        self._names = [value.name for value in self._outputs]
+
+    @property
+    def network(self) -> Network:
+        """The network that runs the model.
+
+        Raises:
+            Unsupported: ONNX Runtime runs all of it, as it moves other things than arrays of numbers.
+        """
+        if self._network is None:
+            assert self._whole is not None
+            raise Unsupported(self._whole.why)
+        return self._network
 
     # --- what is told of the model -----------------------------------------------------------
 
@@ -77,8 +106,8 @@ class Session:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[SessionValue]:
-        """None: constants stay as they are in the model."""
-        return []
+        """Name, type and shape of each constant in whose place `run` takes another one."""
+        return list(self._defaults)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model says of itself."""
@@ -143,13 +172,19 @@ class Session:
         """
         known = self._names
         wanted = known if output_names is None else self._wanted(output_names)
+        network = self._network
+        if network is None:
+            assert self._whole is not None
+            return self._whole.run(wanted, input_feed)
+        if self._overriding is not None:
+            network = self._overriding.network(input_feed, network)
         if type(input_feed) is dict and not LISTS.isdisjoint(map(type, input_feed.values())):
-            input_feed = {name: self._array(name, x) for name, x in input_feed.items()}
+            input_feed = {name: _array(name, x, network) for name, x in input_feed.items()}
         if self._threads:
             with threads_of_calls(self._threads):
-                found = self.network.run(self.network.checked(input_feed))
+                found = network.run(network.checked(input_feed))
         else:  # a context would cost a tenth of a small network
-            found = self.network.run(self.network.checked(input_feed))
+            found = network.run(network.checked(input_feed))
         if wanted == known:
             return found
         by_name = dict(zip(known, found, strict=True))
@@ -181,7 +216,8 @@ class Session:
 
     def io_binding(self) -> IOBinding:
         """Inputs and outputs that lie in memory of the caller, for `run_with_iobinding`."""
-        return IOBinding(self.run, self.network.graph.inputs, self._names)
+        inputs = [value.name for value in (*self._inputs, *self._defaults)]
+        return IOBinding(self.run, inputs, self._names)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run on the inputs that are bound, and write to where outputs are.
@@ -203,17 +239,18 @@ class Session:
             raise ValueError(f"output_names has {unknown}; the model has {known}")
         return wanted
 
-    def _array(self, name: str, given: Any) -> Any:
-        """An input that is a list of numbers as an array of the type that the model takes."""
-        if type(given) not in LISTS or name not in self.network.graph.inputs:
-            return given
-        array, dtype = as_numpy(name, given), self.network.graph.dtypes.get(name, "float32")
-        if array.dtype.kind not in "iu" and not np.can_cast(array.dtype, dtype, "same_kind"):
-            return array  # whose dtype is told to be wrong
-        try:
-            return np.asarray(given, dtype)
-        except OverflowError as error:
-            raise ValueError(f"{name}: {error}") from None
+
+def _array(name: str, given: Any, network: Network) -> Any:
+    """An input that is a list of numbers as an array of the type that a network takes."""
+    if type(given) not in LISTS or name not in network.graph.inputs:
+        return given
+    array, dtype = as_numpy(name, given), network.graph.dtypes.get(name, "float32")
+    if array.dtype.kind not in "iu" and not np.can_cast(array.dtype, dtype, "same_kind"):
+        return array  # whose dtype is told to be wrong
+    try:
+        return np.asarray(given, dtype)
+    except OverflowError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _threads_of(options: Any) -> int:

@@ -38,10 +38,15 @@ ROUNDED = ("mean", "l2", "log_sum", "log_sum_exp")  # of whole numbers
 OF_SHAPES = ("Shape", "Size")
 PLANNED = {  # inputs that planning has to know, by the operator
     "Expand": (1,), "Tile": (1,), "Reshape": (1,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4), "TopK": (1,),
-    "ConstantOfShape": (0,), "Resize": (1, 2, 3), "Upsample": (1,), "Pad": (1,), "OneHot": (1,),
-    "Trilu": (1,), "If": (0,), "Loop": (0, 1),
+    "ConstantOfShape": (0,), "Resize": (1, 2, 3), "Upsample": (1,), "Pad": (1, 3), "OneHot": (1,),
+    "Trilu": (1,), "If": (0,), "Loop": (0, 1), **dict.fromkeys(REDUCTIONS, (1,)),
+    "Split": (1,), "SplitToSequence": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "CumSum": (1,),
+    "CumProd": (1,), "Col2Im": (1, 2), "AffineGrid": (1,), "CenterCropPad": (1,), "MaxUnpool": (2,),
+    "STFT": (1, 3), "DFT": (1, 2), "HannWindow": (0,), "HammingWindow": (0,), "BlackmanWindow": (0,),
+    "MelWeightMatrix": (0, 1),
 }  # fmt: skip
-FOUND = ("NonMaxSuppression", "NonZero", "Unique", "Compress")  # which give as many as they find
+# Which give as many as they find, or which only a run can tell
+FOUND = ("NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit", "ImageDecoder")
 
 
 class FunctionCall(NamedTuple):
@@ -101,8 +106,8 @@ def _is_small(shape: Sequence[int | str] | None) -> bool:
 
 
 def _is_plain(dtype: str) -> bool:
-    """Whether NumPy has numbers of a type."""
-    return bool(dtype) and np.dtype(dtype).kind in "biuf"
+    """Whether NumPy has numbers of a type, and of its own: it rounds others to infinity."""
+    return bool(dtype) and np.dtype(dtype).isbuiltin == 1 and np.dtype(dtype).kind in "biuf"
 
 
 def _step(node: OnnxNode, y: str, call: FunctionCall, model: OnnxModel) -> Step:

@@ -54,19 +54,31 @@ def read_onnx_file(path: Path) -> tuple[Any, Weights]:
             outline = _Outline(data, path)
             model = messages().ModelProto.FromString(b"".join(outline.model()))
         weights = outline.weights
-    for tensor in model.graph.initializer:
-        if _lies_outside(tensor) and (array := _beside(tensor, path.parent)) is not None:
-            weights[tensor.name] = array
-            tensor.data_location = tensor.DEFAULT
-            del tensor.external_data[:]
     if any(map(_lies_outside, tensors_within(model.graph))):
         import onnx
 
         try:
+            weights |= _mapped_beside(model, path.parent)
             onnx.load_external_data_for_model(model, str(path.parent))
-        except onnx.checker.ValidationError as error:
+        except (onnx.checker.ValidationError, ValueError, LookupError) as error:
             raise ValueError(f"model={shown(str(path))} has data that cannot be read: {error}") from None
     return model, weights
+
+
+def _mapped_beside(model: Any, folder: Path) -> Weights:
+    """Large weights of a ModelProto that lie in other files of its folder; the tensors are no longer told
+    to be there."""
+    found: Weights = {}
+    for tensor in filter(_lies_outside, tensors_within(model.graph)):
+        for i in reversed(range(len(tensor.external_data))):
+            if (tensor.external_data[i].key, tensor.external_data[i].value) == ("length", "0"):
+                del tensor.external_data[i]  # up to the end of the file, as ONNX Runtime has it
+    for tensor in filter(_lies_outside, model.graph.initializer):
+        if (array := _beside(tensor, folder)) is not None:
+            found[tensor.name] = array
+            tensor.data_location = tensor.DEFAULT
+            del tensor.external_data[:]
+    return found
 
 
 def _model_of_text(path: Path) -> Any:

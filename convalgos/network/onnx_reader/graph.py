@@ -26,8 +26,9 @@ from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
-from convalgos.network.onnx_reader.loading import load_onnx
+from convalgos.network.onnx_reader.loading import folded_model, given_model, naming_file_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
+from convalgos.network.onnx_reader.no_arrays import NO_NUMBERS, no_array_of_numbers
 from convalgos.network.onnx_reader.norms import with_norms_named
 from convalgos.network.onnx_reader.patterns import with_activations_named
 from convalgos.network.onnx_reader.pixels import with_pixel_moves_named
@@ -65,20 +66,38 @@ def from_onnx(model: Any) -> Network:
         >>> net = from_onnx("model.onnx")  # doctest: +SKIP
         >>> y = net(x)  # doctest: +SKIP
     """
-    return Network(graph_of(load_onnx(model)))
+    given = given_model(model)
+    if others := no_array_of_numbers(given.proto):
+        raise Unsupported(f"the network {others}, and can only do so with arrays of numbers")
+    with naming_file_of(given):
+        return Network(graph_of(folded_model(given)))
 
 
 def graph_of(model: OnnxModel) -> NetworkGraph:
-    """The graph of a model, fused; ONNX Runtime runs what is left."""
+    """The graph of a model, fused; ONNX Runtime runs what is left, and all where steps would move other
+    things than arrays of numbers."""
     graph = graph_with(model, partial(foreign_step, model), join_regions)
-    moved = (*graph.inputs, *(name for step in graph.steps for name in step.outputs))
-    if strings := [name for name in moved if graph.dtypes.get(name) == "object"]:
-        raise Unsupported(f"the network moves strings, {strings[0]!r}, and can only do so with numbers")
+    regions = [step for step in graph.steps if isinstance(step, Foreign)]
+    moved = {name for step in regions for name in (*step.inputs, *step.outputs)}
+    if any(model.maker(name) is not None and model.dtype(name) in NO_NUMBERS for name in moved):
+        graph = _of_one_region(model)
     for step in graph.steps:
         if isinstance(step, Foreign) and (reason := missing("onnxruntime")):
             assert step.region is not None
             raise Unsupported(f"the network has {step.region.what}, which {reason}")
     return graph
+
+
+def _of_one_region(model: OnnxModel) -> NetworkGraph:
+    """The graph of a model all of which ONNX Runtime runs."""
+    known = [model.constant_node(name) for name in model.outputs if model.is_constant(name)]
+    steps = [foreign_step(model, node) for node in (*known, *model.nodes)]
+    made = {name for step in steps for name in step.outputs}
+    inputs = dict.fromkeys(name for step in steps for name in step.inputs if name not in made)
+    whole = join_regions(steps, tuple(inputs), tuple(name for name in model.outputs if name in made))
+    dtypes = {name: model.dtype(name) for name in (*model.inputs, *whole.outputs)}
+    shapes = {name: shape for name in model.inputs if (shape := model.shape(name)) is not None}
+    return NetworkGraph(model.inputs, model.outputs, (whole,), shapes, dtypes)
 
 
 def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: Join) -> NetworkGraph:

@@ -66,6 +66,16 @@ def kind_of_dtype(dtype: np.dtype) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
+def is_of_others(dtype: str) -> bool:
+    """Whether a type is one that NumPy has from another library, as bfloat16."""
+    return bool(dtype) and np.dtype(dtype).isbuiltin == 2
+
+
+def bound_type(dtype: np.dtype) -> Any:
+    """A type as ONNX Runtime is told it: that of NumPy, or the TensorProto.DataType of others."""
+    return kind_of_dtype(dtype) if dtype.isbuiltin == 2 else dtype
+
+
 def attribute_value(attribute: Any) -> Any:
     """The value of an AttributeProto."""
     field = VALUES.get(attribute.type)

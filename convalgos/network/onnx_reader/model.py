@@ -42,6 +42,7 @@ OF_SHAPES = ("Shape", "Size")  # nodes whose values the optimiser may know, thou
 # and of lines of text, where a model takes these only
 TRIED = (320, 256), (48, 320), (32, 320)
 BATCHES = (2, 7)  # of images, where a model leaves open how many
+WITH_AXES = 13  # opset from which on DequantizeLinear takes a scale for each channel
 LARGE = 1 << 10  # elements from which on the numbers of a constant are no sizes
 
 
@@ -139,6 +140,15 @@ class OnnxModel:
             return tensor_of(self._arrays[name], name)
         return self._tensors[name]
 
+    def dequantizing(self, name: str) -> Any:
+        """The NodeProto that dequantises a constant; None of other values, and in opsets in which it cannot
+        have scales along an axis, where the constant is computed."""
+        proto = self.dequantized.protos.get(name)
+        if proto is not None and self.opset < WITH_AXES and any(a.name == "axis" for a in proto.attribute):
+            self.constant(name)
+            return None
+        return proto
+
     def constant_node(self, name: str) -> OnnxNode:
         """A node that writes a constant which is an output of the model."""
         known = f"{name}/known"
@@ -169,7 +179,8 @@ class OnnxModel:
         found = self._inferred({})
         made = [name for node in self.nodes for name in node.outputs if name]
         unknown = [name for name in made if name not in found or not found[name].dtype]
-        if unknown:  # behind operators of others than ONNX
+        if unknown:  # behind operators of others than ONNX, which let shapes be unknown further on
+            unknown = [name for name in made if name in unknown or found[name].shape is None]
             more = types_by_runtime(self._skeleton({}), unknown)
             found |= {value.name: ValueType.told(value) for value in more}
         return found

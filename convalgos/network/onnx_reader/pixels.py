@@ -31,7 +31,9 @@ def pixels_moved(node: OnnxNode, model: OnnxModel) -> Steps:
     if len(shape) != 4 or not isinstance(shape[1], int):
         return None
     order = None
-    if node.op == "DepthToSpace" and node.attributes.get("mode", b"DCR") == b"CRD":
+    if node.attributes.get("mode", b"DCR") == b"CRD":  # of SpaceToDepth from opset 27 on
+        if node.op != "DepthToSpace":
+            return None
         order = np.arange(shape[1]).reshape(-1, size * size).T.reshape(-1)
     make = DepthToSpace if node.op == "DepthToSpace" else SpaceToDepth
     return [make(node.name, (node.inputs[0],), node.outputs[0], (size, size), order)]

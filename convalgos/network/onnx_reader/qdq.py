@@ -5,11 +5,13 @@ Both forms in which ONNX Runtime quantises models are then one, whose values' sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from convalgos.network.onnx_reader.inference import opset_of
 from convalgos.network.onnx_reader.messages import array_of, node_of, tensor_of
 
 MICROSOFT = "com.microsoft"
@@ -33,13 +35,18 @@ class _Speller:
     def __init__(self, proto: Any):
         self._graph = proto.graph
         self._tensors = {t.name: t for t in proto.graph.initializer}
+        self._has_axes = opset_of(proto) >= 13  # of DequantizeLinear
 
     def of(self, node: Any) -> Iterator[Any]:
         """The nodes in the place of one."""
-        if node.op_type not in SPELLINGS or not _is_known(node):
+        if node.op_type not in SPELLINGS or not _is_known(node) or not self._may_be_spelled(node):
             yield node
             return
         yield from SPELLINGS[node.op_type](self, node)
+
+    def _may_be_spelled(self, node: Any) -> bool:
+        """Whether DequantizeLinear can have the scales of its filter, or this library reads them."""
+        return self._has_axes or node.op_type not in OF_CHANNELS or node.input[4] in self._tensors
 
     def op(self, node: Any, op: str, inputs: list[str], drops: tuple[str, ...] = ()) -> tuple[Any, str]:
         """(an operator on float32 with a node's attributes, its output)."""
@@ -51,7 +58,9 @@ class _Speller:
     def dequantize(self, node: Any, number: int, inputs: tuple[str, ...], axis: int | None = None) -> Any:
         """DequantizeLinear of (integers, scale, zero point)."""
         name = f"{node.output[0]}/float{number}"
-        of_axis = {} if axis is None else {"axis": axis}
+        scale = self._tensors.get(inputs[1])
+        of_all = axis is None or (scale is not None and math.prod(scale.dims) == 1)
+        of_axis = {} if axis is None or of_all else {"axis": axis}
         return node_of("DequantizeLinear", [n for n in inputs if n], [name], name, **of_axis)
 
     def quantize(self, node: Any, x: str, scale: str, zero: str) -> Any:
@@ -150,6 +159,7 @@ SPELLINGS: dict[str, Callable[[_Speller, Any], Iterator[Any]]] = {
     "QLinearGlobalAveragePool": _unary("GlobalAveragePool", (CHANNELS_LAST,)),
     "QLinearAveragePool": _unary("AveragePool", (CHANNELS_LAST,)),
 }
+OF_CHANNELS = ("QLinearConv", "QLinearMatMul", "QGemm")  # whose filters may have a scale for each channel
 OF_ONNX = ("QLinearConv", "QLinearMatMul")
 
 

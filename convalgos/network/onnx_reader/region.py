@@ -16,7 +16,15 @@ from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
 from convalgos.network.onnx_reader.array_functions import tells_shapes
 from convalgos.network.onnx_reader.inference import inferred_types
-from convalgos.network.onnx_reader.messages import Dim, kind_of_dtype, messages, model_with, value_info
+from convalgos.network.onnx_reader.messages import (
+    Dim,
+    bound_type,
+    is_of_others,
+    kind_of_dtype,
+    messages,
+    model_with,
+    value_info,
+)
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.open_shapes import OpenShapes
 from convalgos.network.onnx_reader.order import captured_by, read_by
@@ -24,6 +32,7 @@ from convalgos.network.onnx_reader.patterns import names_of
 from convalgos.network.onnx_reader.runtime_types import runtime_errors, runtime_sessions
 from convalgos.network.onnx_reader.types import INT32, INT64
 from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType
+from convalgos.network.sizes_of_run import SizesOfRun
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
 SIZES = ("int32", "int64")  # types of values that may be sizes
@@ -56,6 +65,8 @@ class OnnxRegion:
         # Until an inference has not found what outputs have; with ceil_mode ONNX infers windows behind maps.
         self._is_inferred = not any(node.attributes.get("ceil_mode") for node in nodes)
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
+        # which ONNX Runtime does not give as arrays
+        self._has_others_types = any(map(is_of_others, map(model.dtype, (*self.inputs, *self.outputs))))
         self._lock = threading.Lock()
         self._open = OpenShapes(self._open_shapes)
 
@@ -73,16 +84,18 @@ class OnnxRegion:
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Write the outputs, which are C-contiguous arrays of their shapes; so are the inputs."""
-        if sum([y.nbytes for y in outputs]) <= COPIED:
+        if sum([y.nbytes for y in outputs]) <= COPIED and not self._has_others_types:
             self._copy(inputs, outputs)
         else:
             self.bind(inputs, outputs).run()
 
     def opened(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The outputs, new arrays of whatever shapes."""
-        found: Sequence[np.ndarray] = self.session().run(
-            list(self.outputs), dict(zip(self.inputs, inputs, strict=True))
-        )
+        session, given = self.session(), dict(zip(self.inputs, inputs, strict=True))
+        try:
+            found: Sequence[np.ndarray] = session.run(list(self.outputs), given)
+        except runtime_errors() as error:
+            raise SizesOfRun(f"{self.what} cannot be computed: {error}", self) from None
         return found
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> BoundRun:
@@ -92,10 +105,10 @@ class OnnxRegion:
             return BoundRun(partial(self._copy, inputs, outputs))
         binding = session.io_binding()
         for name, x in zip(self.inputs, inputs, strict=True):
-            binding.bind_input(name, "cpu", 0, x.dtype, x.shape, x.ctypes.data)
+            binding.bind_input(name, "cpu", 0, bound_type(x.dtype), x.shape, x.ctypes.data)
         for name, y in zip(self.outputs, outputs, strict=True):
-            binding.bind_output(name, "cpu", 0, y.dtype, y.shape, y.ctypes.data)
-        return BoundRun(partial(session.run_with_iobinding, binding), None, arrays)
+            binding.bind_output(name, "cpu", 0, bound_type(y.dtype), y.shape, y.ctypes.data)
+        return BoundRun(partial(self._run_bound, session, binding), None, arrays)
 
     def session(self) -> Any:
         """The session of as many threads as this library has now."""
@@ -113,6 +126,12 @@ class OnnxRegion:
 
     # --- inside ------------------------------------------------------------------------------
 
+    def _run_bound(self, session: Any, binding: Any) -> None:
+        try:
+            session.run_with_iobinding(binding)
+        except runtime_errors() as error:
+            raise SizesOfRun(f"{self.what} cannot be computed: {error}", self) from None
+
     def _found(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
         found: list[Sizes] | None = None
         if self._is_inferred and not self._gives_sizes:
@@ -125,7 +144,7 @@ class OnnxRegion:
     def _copy(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for y, value in zip(outputs, self.opened(inputs), strict=True):
             if y.shape != value.shape:
-                raise ValueError(f"{self.what} gives {value.shape}, but its output is {y.shape}")
+                raise SizesOfRun(f"{self.what} gives {value.shape}, but its output is {y.shape}", self)
             y[...] = value
 
     def _new_session(self, threads: int) -> Any:
@@ -148,13 +167,13 @@ class OnnxRegion:
         return model_with(graph, self.source.proto, self.source.proto.ir_version)
 
     def _declared(self, name: str, shape: DynamicShape | None) -> Any:
-        """A value with its type, and the rank of a shape."""
+        """A value with its type and rank, and the sizes that an input of the model has: nodes may ask."""
         dtype = self.source.dtype(name)
         if not dtype:
             raise Unsupported(f"the network has {self.what}, where the type of {name!r} is not known")
-        return value_info(
-            name, kind_of_dtype(np.dtype(dtype)), None if shape is None else [None] * len(shape)
-        )
+        fixed = name in self.source.inputs
+        sizes = [n if fixed and isinstance(n, int) else None for n in shape or ()]
+        return value_info(name, kind_of_dtype(np.dtype(dtype)), None if shape is None else sizes)
 
     def _inferred(self, inputs: Sequence[Sizes]) -> list[Sizes] | None:
         if any(isinstance(x, np.ndarray) for x in inputs):
@@ -211,9 +230,8 @@ class OnnxRegion:
 
     def _add_dequantized(self, graph: Any) -> None:
         """Let constants that are read be dequantised in the region, as they are in the model."""
-        known = self.source.dequantized.protos
         read = dict.fromkeys(n for proto in graph.node for n in read_by(proto))
-        nodes = [known[name] for name in read if name in known]
+        nodes = [proto for name in read if (proto := self.source.dequantizing(name)) is not None]
         if nodes:
             others = list(graph.node)
             del graph.node[:]
@@ -227,7 +245,8 @@ class OnnxRegion:
         try:
             found = self.session().run(list(self.outputs), arrays)
         except runtime_errors() as error:
-            raise ValueError(f"inputs of shapes {inputs} do not go with {self.what}: {error}") from None
+            told = f"inputs of shapes {inputs} do not go with {self.what}: {error}"
+            raise SizesOfRun(told, self) from None
         return [y if y.dtype.name in SIZES and y.size <= SHAPE_VALUES else y.shape for y in found]
 
 
@@ -236,8 +255,9 @@ def _are_numbers(dims: Sequence[Dim] | None) -> bool:
     return dims is not None and all(isinstance(n, int) for n in dims)
 
 
-def runtime_session(model: Any, threads: int) -> Any:
-    """ONNX Runtime's session of a ModelProto, beside whose runs this library's threads work.
+def runtime_session(model: Any, threads: int, alone: bool = False) -> Any:
+    """ONNX Runtime's session of a ModelProto, of the bytes of one, or of a path; unless it runs alone, this
+    library's threads work beside it.
 
     Raises:
         ValueError: it refuses the model; its words name the node.
@@ -247,17 +267,17 @@ def runtime_session(model: Any, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors
-    options.enable_mem_pattern = (
-        False  # which takes all memory once more as one piece, from the second run on
-    )
+    options.enable_mem_pattern = False  # it takes all memory once more as one piece, from the second run on
     # threads that wait for work would keep the cores from the steps that follow
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(alone)))
     if _shares_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
+    is_read = not isinstance(model, str | bytes)
+    multiplies = not is_read or _may_multiply_vectors(model.graph)
     try:
         return runtime_sessions()(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"],
-            disabled_optimizers=WRONG_OF_VECTORS if _may_multiply_vectors(model.graph) else None,
+            model.SerializeToString() if is_read else model, options, providers=["CPUExecutionProvider"],
+            disabled_optimizers=WRONG_OF_VECTORS if multiplies else None,
         )  # fmt: skip
     except runtime_errors() as error:
         raise ValueError(f"ONNX Runtime does not take what is left to it: {error}") from None

@@ -16,8 +16,8 @@ from convalgos.core.arguments import Shape
 from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.problem import ConvProblem
+from convalgos.network.onnx_reader.local_functions import bodies, check_functions
 from convalgos.onnx.attributes import CONV, checked_attributes, conv_problem
-from convalgos.tools.bench.onnx_functions import bodies, check_functions
 from convalgos.tools.bench.suites import Layer
 
 DTYPES = {  # onnx.TensorProto.DataType

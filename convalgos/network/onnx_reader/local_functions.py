@@ -1,4 +1,4 @@
-"""How large an ONNX model gets when the calls of its functions are replaced by their bodies.
+"""Functions that an ONNX model has of its own: calls of them are replaced by their bodies.
 
 Functions call functions: a file of 2 kB can stand for more nodes than any memory holds. They are counted
 before anything is replaced.
@@ -21,6 +21,20 @@ class Size(NamedTuple):
 
     nodes: int
     bytes: int
+
+
+def with_functions_inlined(proto: Any) -> Any:
+    """A ModelProto without calls of its functions, but for those of other opsets; the very one without any.
+
+    Raises:
+        ValueError: they call each other for ever, or stand for too much.
+    """
+    if not proto.functions:
+        return proto
+    check_functions(proto)
+    import onnx.inliner
+
+    return onnx.inliner.inline_local_functions(proto)
 
 
 def check_functions(model: Any) -> None:
