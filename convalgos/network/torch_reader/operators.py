@@ -28,11 +28,14 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.add.Scalar: elementwise.arithmetic_nodes("Add"),
     ATEN.sub.Tensor: elementwise.arithmetic_nodes("Sub"),
     ATEN.sub.Scalar: elementwise.arithmetic_nodes("Sub"),
+    ATEN.subtract.Tensor: elementwise.arithmetic_nodes("Sub"),
     ATEN.rsub.Scalar: elementwise.subtracted_nodes,
     ATEN.mul.Tensor: elementwise.arithmetic_nodes("Mul"),
     ATEN.mul.Scalar: elementwise.arithmetic_nodes("Mul"),
+    ATEN.multiply.Tensor: elementwise.arithmetic_nodes("Mul"),
     ATEN.div.Tensor: elementwise.arithmetic_nodes("Div"),
     ATEN.div.Scalar: elementwise.arithmetic_nodes("Div"),
+    ATEN.divide.Tensor: elementwise.arithmetic_nodes("Div"),
     ATEN.maximum.default: elementwise.arithmetic_nodes("Max"),
     ATEN.max.other: elementwise.arithmetic_nodes("Max"),
     ATEN.min.other: elementwise.arithmetic_nodes("Min"),
@@ -57,7 +60,10 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.bitwise_or.Tensor: elementwise.of_booleans_nodes("Or"),
     ATEN.logical_not.default: elementwise.of_booleans_nodes("Not"),
     ATEN.bitwise_not.default: elementwise.of_booleans_nodes("Not"),
-    ATEN.where.self: elementwise.chosen_nodes,
+    **{
+        getattr(ATEN.where, kind): elementwise.chosen_nodes
+        for kind in ("self", "Scalar", "ScalarSelf", "ScalarOther")
+    },
     ATEN.masked_fill.Scalar: elementwise.filled_nodes,
     ATEN.masked_fill.Tensor: elementwise.filled_nodes,
     ATEN.to.dtype: elementwise.cast_nodes,
@@ -102,6 +108,8 @@ ELEMENTWISE: dict[Any, Translate] = {
 }
 LAYERS: dict[Any, Translate] = {
     ATEN.convolution.default: layers.convolution_nodes,
+    ATEN._convolution.default: layers.convolution_nodes,  # of what torch.jit has traced
+    ATEN._convolution.deprecated: layers.convolution_nodes,
     ATEN.conv_transpose1d.default: layers.transposed_convolution_nodes,
     ATEN.conv_transpose2d.input: layers.transposed_convolution_nodes,
     ATEN.conv_transpose3d.input: layers.transposed_convolution_nodes,
@@ -174,6 +182,8 @@ MOVES: dict[Any, Translate] = {
     ATEN.index.Tensor: moves.indexed_nodes,
     ATEN.gather.default: moves.gathered_elements_nodes,
     ATEN.cat.default: moves.concatenated_nodes,
+    ATEN.concat.default: moves.concatenated_nodes,
+    ATEN.concatenate.default: moves.concatenated_nodes,
     ATEN.stack.default: moves.stacked_nodes,
     ATEN.roll.default: moves.rolled_nodes,
     ATEN.copy.default: written_parts.copied_nodes,
@@ -195,7 +205,7 @@ MOVES |= dict.fromkeys(
     (
         ATEN.flatten.using_ints, ATEN.unflatten.int, ATEN.view.default, ATEN.reshape.default,
         ATEN._unsafe_view.default, ATEN.squeeze.dim, ATEN.squeeze.dims, ATEN.squeeze.default,
-        ATEN.unsqueeze.default,
+        ATEN.unsqueeze.default, ATEN.reshape_as.default, ATEN.view_as.default, ATEN.ravel.default,
     ),
     moves.reshaped_nodes,
 )  # fmt: skip
