@@ -1,4 +1,4 @@
-"""Reading a model leaves it, and other threads, as they are; what it returns holds numbers, and no stand-ins."""
+"""Reading a model leaves it and other threads as they are, and what it returns holds numbers."""
 
 import threading
 from collections import OrderedDict

@@ -122,7 +122,7 @@ class WholeNetwork:
             except (
                 ValueError,
                 Unsupported,
-            ) as error:  # of a region of torch, for sizes met for the first time
+            ) as error:  # of a region of torch: sizes are new
                 found = self._by_shapes[key] = str(error)
         if found is not None:
             return self.leave(found, arguments, keywords)

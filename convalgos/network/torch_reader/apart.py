@@ -75,7 +75,7 @@ def _copy(module: nn.Module, known: dict[int, nn.Module]) -> nn.Module:
 
 
 @contextmanager
-def containers_kept(module: nn.Module) -> Iterator[None]:
+def containers_unchanged(module: nn.Module) -> Iterator[None]:
     """Behind it the lists, sets and dictionaries that a module holds have what they had before: a call that
     is traced may leave tensors without numbers in them, for calls to come."""
     found: dict[int, tuple[Any, Any]] = {}

@@ -34,7 +34,7 @@ def _attributes_flattened(of: _Attributes) -> tuple[list[Any], Any]:
 
 def _object_of(values: Iterable[Any], context: Any) -> Any:
     kind, names = context
-    made = object.__new__(kind)
+    made = kind.__new__(kind)
     vars(made).update(zip(names, values, strict=True))
     return made
 
