@@ -53,7 +53,7 @@ def _opened(returned: Any) -> Any:
 
 def _attributes_of(leaf: Any) -> Any:
     """Those of an object that is no more than they; of others, themselves."""
-    kind = type(leaf)
+    kind: Any = type(leaf)
     if isinstance(leaf, (*NO_TENSORS, nn.Module)) or kind.__new__ is not object.__new__:
         return leaf
     if any(vars(cls).get("__slots__") for cls in kind.__mro__) or not hasattr(leaf, "__dict__"):
