@@ -275,3 +275,47 @@ def test_what_has_no_such_operators_says_why():
         "sums windows that overlap", "adaptive_max_pool2d gives more than one tensor that is read",
     ):  # fmt: skip
         assert words in reasons
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, x: torch.where(x > 0, x, 0.5), lambda _, x: torch.where(x > 0, 1.0, x), 
+        lambda _, x: x * torch.where(x > 0, 1.5, -2.0), lambda _, x: torch.multiply(x, torch.subtract(x, 2)),
+        lambda _, x: torch.divide(x, 3) + torch.divide(x, x.abs() + 1),
+        lambda _, x: torch.concat([torch.concatenate([x, -x], 1), x.repeat(1, 2, 1)], -1),
+        lambda _, x: x.transpose(1, 2).reshape_as(x).view_as(x) + 1,
+        lambda _, x: x.transpose(1, 2).ravel() * 2,
+        lambda _, x: torch.cat([torch.tensor([]), x, x], -1),
+        lambda _, x: torch.cat([torch.tensor([]), x]) + 1,
+    ],
+)  # fmt: skip
+def test_other_names_and_numbers_as_operands(function):
+    own(Does(function), torch.randn(2, 3, 5))
+
+
+def test_a_gelu_that_is_written_out_is_one_step():
+    def written(_, x):
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+    assert kinds(own(Does(written), torch.randn(2, 5, 7))) == ["Elementwise"]
+
+
+@pytest.mark.parametrize("exponent", [2, 3, 4])
+def test_whole_powers_are_products(exponent):
+    steps = own(Does(lambda _, x: x**exponent), torch.randn(2, 5, 7) * 3)
+    assert {step.operation for step in steps} == {"multiply"}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, x, i: x.new_zeros(9, 4).scatter_add_(0, i[:, :1].expand_as(x), x),
+        lambda _, x, i: torch.ones(6, 9).scatter_add(-1, i, x),
+        lambda _, x, i: torch.ones(7, 9).scatter(1, i, x),
+        lambda _, x, i: torch.zeros(6, 9, dtype=torch.int64).scatter_add(1, i, i) * 1.0,
+    ],
+)  # fmt: skip
+def test_elements_at_places_that_are_computed(function):
+    places = torch.stack([torch.randperm(9)[:4] for _ in range(6)])
+    own(Does(function), torch.randn(6, 4), places)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from convalgos.torch.whole_networks import WholeNetwork
 
@@ -71,5 +72,7 @@ def freeze(model: nn.Module, *example: Any, **keywords: Any) -> FrozenModule:
         (example,) = example
     frozen = FrozenModule(model).eval()
     with torch.no_grad():
+        if any(map(is_lazy, model.parameters())):  # whose first call makes them
+            model(*example, **keywords)
         frozen(*example, **keywords)
     return frozen

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
 from convalgos.network.network import Network
 from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
+from convalgos.network.torch_reader.returned import NO_TENSORS
 from convalgos.torch import threads
 from convalgos.torch.eager import ORDINARY, is_differentiated, is_idle, plain_values, quick_views
 
@@ -27,10 +27,7 @@ FIXED = 2  # shapes that are read for themselves before sizes are open
 KEPT = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
 LONGER, LONGEST = 4, 10.0  # times as long as fixed sizes took, and seconds, may open ones take to be read
-FIXED_OR_READ = (  # arguments: what is no tensor is one with the network
-    Tensor, bool, int, float, complex, str, bytes, type(None), Enum, torch.Size, torch.dtype, torch.device,
-    torch.layout, torch.memory_format,
-)  # fmt: skip
+FIXED_OR_READ = (Tensor, *NO_TENSORS)  # arguments: what is no tensor is one with the network
 CHANGING = "an argument is of {}, and may be another one in each call"
 MANY = "it came in many sizes, and runs in torch until it pays to read it for these"
 
@@ -120,7 +117,13 @@ class WholeNetwork:
         key = ((others, *[v.dtype for v in views]), *[v.shape for v in views])
         found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
         if isinstance(found, ReadNetwork):
-            return found.run(views)
+            try:
+                return found.run(views)
+            except (
+                ValueError,
+                Unsupported,
+            ) as error:  # of a region of torch: sizes are new
+                found = self._by_shapes[key] = str(error)
         if found is not None:
             return self.leave(found, arguments, keywords)
         began = time.monotonic()

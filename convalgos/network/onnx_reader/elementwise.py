@@ -98,9 +98,19 @@ def function(node: OnnxNode, model: OnnxModel) -> Steps:
     if node.op == "Pow":
         exponent = model.number(node.inputs[1])
         name = {0.5: "sqrt", -1.0: "reciprocal"}.get(exponent or 0.0)
-        if exponent == 2:
-            return [Elementwise(node.name, (x, x), node.outputs[0], "multiply")]
+        if exponent in (2, 3, 4):
+            return _whole_power(node, int(exponent))
     return None if name is None else [ElementFunction(node.name, (x,), node.outputs[0], name)]
+
+
+def _whole_power(node: OnnxNode, exponent: int) -> list[Step]:
+    """The power 2, 3 or 4, by products."""
+    x, y = node.inputs[0], node.outputs[0]
+    square = y if exponent == 2 else f"{y}/square"
+    steps: list[Step] = [Elementwise(node.name, (x, x), square, "multiply")]
+    if exponent > 2:
+        steps.append(Elementwise(node.name, (square, x if exponent == 3 else square), y, "multiply"))
+    return steps
 
 
 def elu(node: OnnxNode, model: OnnxModel) -> Steps:

@@ -16,9 +16,11 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from convalgos.network.torch_reader.apart import containers_unchanged, copy_of, traced_alone
 from convalgos.network.torch_reader.held_tensors import held_by, state_of, tensors_held
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
+from convalgos.network.torch_reader.returned import check_returned, flattened
 from convalgos.network.torch_reader.wrapped import unwrap
 from convalgos.network.torch_reader.writes import (
     check_arguments,
@@ -94,8 +96,9 @@ class _Flat(nn.Module):
         before, known = tensors_held(self.module), KnownNumbers(held)
         deadline = _Deadline(self.seconds) if self.seconds < math.inf else nullcontext()
         with deadline, known:
-            outputs, self.outputs.spec = pytree.tree_flatten(self.module(*arguments, **keywords))
+            outputs, self.outputs.spec = flattened(self.module(*arguments, **keywords))
         self.outputs.state = state_of(before, self.module, known.read)
+        check_returned(outputs)
         self.outputs.leaves = [TENSOR if isinstance(y, Tensor) else y for y in outputs]
         return tuple(y for y in outputs if isinstance(y, Tensor))
 
@@ -129,7 +132,7 @@ def export_module(
     Raises:
         ValueError: it cannot be exported; says why.
     """
-    flat = _Flat(module, (tuple(arguments), dict(keywords)), seconds)
+    flat = _Flat(copy_of(module), (tuple(arguments), dict(keywords)), seconds)
     # tensors of our own: `export` marks which sizes are free on those that it is given, for all times
     tensors = [leaf.detach() for leaf in flat.leaves if isinstance(leaf, Tensor)]
     if free is not None:  # a batch of one would be taken for one that is always one
@@ -138,7 +141,7 @@ def export_module(
             for t, own in zip(tensors, free, strict=True)
         ]
     try:
-        with _quiet():
+        with traced_alone(), containers_unchanged(module), _quiet():
             program = torch.export.export(
                 flat, tuple(tensors), strict=False, dynamic_shapes=_open_dimensions(tensors, free)
             )

@@ -208,7 +208,8 @@ def gathered_elements_nodes(t: Translation, node: fx.Node, a: Arguments) -> Valu
 
 def concatenated_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     own = t.result()
-    names = [t.cast(t.value(x), own.dtype) for x in a["tensors"]]
+    given = [x for x in a["tensors"] if shape_of_tensor(x) != (0,)] or a["tensors"]  # torch leaves them out
+    names = [t.cast(t.value(x), own.dtype) for x in given]
     if any(len(t.shape(name)) != len(own.shape) for name in names):
         raise Left("takes arrays of no dimensions")
     return t.emit("Concat", names, axis=a["dim"] % len(own.shape))

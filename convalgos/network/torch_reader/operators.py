@@ -28,11 +28,14 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.add.Scalar: elementwise.arithmetic_nodes("Add"),
     ATEN.sub.Tensor: elementwise.arithmetic_nodes("Sub"),
     ATEN.sub.Scalar: elementwise.arithmetic_nodes("Sub"),
+    ATEN.subtract.Tensor: elementwise.arithmetic_nodes("Sub"),
     ATEN.rsub.Scalar: elementwise.subtracted_nodes,
     ATEN.mul.Tensor: elementwise.arithmetic_nodes("Mul"),
     ATEN.mul.Scalar: elementwise.arithmetic_nodes("Mul"),
+    ATEN.multiply.Tensor: elementwise.arithmetic_nodes("Mul"),
     ATEN.div.Tensor: elementwise.arithmetic_nodes("Div"),
     ATEN.div.Scalar: elementwise.arithmetic_nodes("Div"),
+    ATEN.divide.Tensor: elementwise.arithmetic_nodes("Div"),
     ATEN.maximum.default: elementwise.arithmetic_nodes("Max"),
     ATEN.max.other: elementwise.arithmetic_nodes("Max"),
     ATEN.min.other: elementwise.arithmetic_nodes("Min"),
@@ -57,7 +60,10 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.bitwise_or.Tensor: elementwise.of_booleans_nodes("Or"),
     ATEN.logical_not.default: elementwise.of_booleans_nodes("Not"),
     ATEN.bitwise_not.default: elementwise.of_booleans_nodes("Not"),
-    ATEN.where.self: elementwise.chosen_nodes,
+    **{
+        getattr(ATEN.where, kind): elementwise.chosen_nodes
+        for kind in ("self", "Scalar", "ScalarSelf", "ScalarOther")
+    },
     ATEN.masked_fill.Scalar: elementwise.filled_nodes,
     ATEN.masked_fill.Tensor: elementwise.filled_nodes,
     ATEN.to.dtype: elementwise.cast_nodes,
@@ -82,8 +88,8 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.relu.default: elementwise.activation_named_nodes("relu"),
     ATEN.silu.default: elementwise.activation_named_nodes("silu"),
     ATEN.hardswish.default: elementwise.activation_named_nodes("hard_swish"),
-    ATEN.sigmoid.default: elementwise.activation_named_nodes("sigmoid"),
-    ATEN.tanh.default: elementwise.activation_named_nodes("tanh"),
+    ATEN.sigmoid.default: elementwise.function_nodes("Sigmoid"),  # by their names patterns are found
+    ATEN.tanh.default: elementwise.function_nodes("Tanh"),
     ATEN.mish.default: elementwise.activation_named_nodes("mish"),
     ATEN.glu.default: elementwise.glu_nodes,
     ATEN.relu6.default: elementwise.relu6_nodes,
@@ -102,6 +108,8 @@ ELEMENTWISE: dict[Any, Translate] = {
 }
 LAYERS: dict[Any, Translate] = {
     ATEN.convolution.default: layers.convolution_nodes,
+    ATEN._convolution.default: layers.convolution_nodes,  # of what torch.jit has traced
+    ATEN._convolution.deprecated: layers.convolution_nodes,
     ATEN.conv_transpose1d.default: layers.transposed_convolution_nodes,
     ATEN.conv_transpose2d.input: layers.transposed_convolution_nodes,
     ATEN.conv_transpose3d.input: layers.transposed_convolution_nodes,
@@ -174,6 +182,8 @@ MOVES: dict[Any, Translate] = {
     ATEN.index.Tensor: moves.indexed_nodes,
     ATEN.gather.default: moves.gathered_elements_nodes,
     ATEN.cat.default: moves.concatenated_nodes,
+    ATEN.concat.default: moves.concatenated_nodes,
+    ATEN.concatenate.default: moves.concatenated_nodes,
     ATEN.stack.default: moves.stacked_nodes,
     ATEN.roll.default: moves.rolled_nodes,
     ATEN.copy.default: written_parts.copied_nodes,
@@ -181,6 +191,8 @@ MOVES: dict[Any, Translate] = {
     ATEN.fill.Scalar: moves.full_nodes(0),
     ATEN.slice_scatter.default: written_parts.slice_written_nodes,
     ATEN.select_scatter.default: written_parts.one_written_nodes,
+    ATEN.scatter.src: written_parts.scattered_nodes(b"none"),
+    ATEN.scatter_add.default: written_parts.scattered_nodes(b"add"),
     ATEN.ones.default: moves.full_nodes(1),
     ATEN.full.default: moves.full_nodes(0),
     ATEN.zeros_like.default: moves.full_nodes(0),
@@ -195,7 +207,7 @@ MOVES |= dict.fromkeys(
     (
         ATEN.flatten.using_ints, ATEN.unflatten.int, ATEN.view.default, ATEN.reshape.default,
         ATEN._unsafe_view.default, ATEN.squeeze.dim, ATEN.squeeze.dims, ATEN.squeeze.default,
-        ATEN.unsqueeze.default,
+        ATEN.unsqueeze.default, ATEN.reshape_as.default, ATEN.view_as.default, ATEN.ravel.default,
     ),
     moves.reshaped_nodes,
 )  # fmt: skip

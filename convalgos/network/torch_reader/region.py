@@ -13,6 +13,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from convalgos.network.graph import Sizes
 from convalgos.network.torch_reader.translation import operator_name
 
+ATEN = torch.ops.aten
+
 
 class TorchRegion:
     """Nodes of a graph of torch, run one after the other.
@@ -91,5 +93,7 @@ def _cut_out(
         known |= dict.fromkeys(tensors, value)
     for node in nodes:
         known[node] = graph.node_copy(node, of)
+        if node.target is ATEN.view.default:  # its input lies as an array of ours, perhaps in another order
+            known[node].target = ATEN.reshape.default
     graph.output(tuple(known[node] for node in outputs))
     return fx.GraphModule(module, graph)

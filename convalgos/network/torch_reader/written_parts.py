@@ -8,8 +8,8 @@ import numpy as np
 from torch import fx
 
 from convalgos.network.torch_reader.moves import END, expanded, part_of
-from convalgos.network.torch_reader.shapes import known_sizes, shape_of_tensor
-from convalgos.network.torch_reader.translation import Arguments, Left, Translation, Value
+from convalgos.network.torch_reader.shapes import are_same_sizes, known_sizes, shape_of_tensor
+from convalgos.network.torch_reader.translation import Arguments, Left, Translate, Translation, Value
 
 
 def copied_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
@@ -39,6 +39,22 @@ def one_written_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     wide = (*shape[:axis], 1, *shape[axis + 1 :])
     src = t.between("Unsqueeze", [src, t.constant(np.array([axis], np.int64))], wide, t.dtype(src))
     return _joined(t, t.value(a["self"]), src, axis, start, end)
+
+
+def scattered_nodes(reduction: bytes) -> Translate:
+    """Elements at places that an array of as many tells, along one dimension."""
+
+    def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
+        if not isinstance(a["src"], fx.Node) or not are_same_sizes(
+            *map(shape_of_tensor, (a["index"], a["src"]))
+        ):
+            raise Left("writes a part of what it is given")
+        src = t.cast(t.value(a["src"]), t.result().dtype)
+        axis = a["dim"] % len(shape_of_tensor(node))
+        given = [t.value(a["self"]), t.value(a["index"]), src]
+        return t.emit("ScatterElements", given, axis=axis, reduction=reduction)
+
+    return translate
 
 
 def _place(n: Any, size: Any) -> int:
