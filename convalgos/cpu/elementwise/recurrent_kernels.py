@@ -2,12 +2,14 @@
 
 What the inputs add to the gates is computed before, for all times at once. Here the state is multiplied by
 the recurrent weights, which stay in the caches: the gates of a vector of units are summed in registers, for
-some images together, and become the new state there.
+some images together, and become the new state there. Where there are fewer images and directions than
+threads, some threads share the vectors of each time, and wait for one another behind it (`recurrent_teams`).
 """
 
 from __future__ import annotations
 
 from convalgos.core.epilogue import KINDS
+from convalgos.cpu.elementwise.recurrent_teams import await_others, claimed_vector, leave
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors import simd
@@ -24,46 +26,60 @@ CHAINS = 2  # of sums of a gate where one image has too few of them to keep the 
 # h, c (directions, images, hidden): the first states; y (times, directions, images, hidden). `weights`
 # (directions, padded / LANES, hidden, gates, LANES), `bias` (directions, padded); a unit of work is ROWS
 # images of one direction, with `cells` (ROWS, padded) of its own. Direction 1 - turned runs backwards.
+# `members` tasks share each unit, by the words at `turns` (`recurrent_teams`); `groups` are tasks / members.
 # `last` (directions, images, hidden) are the cells behind the last time, 0 where nobody asks for them.
 # `rectified` is 1 for a plain layer whose states are rectified sums, and not their hyperbolic tangents.
 RECURRENT_FIELDS = fields(
     "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last rectified "
-    "tasks"
+    "groups members turns"
 )
 
 
 @jit.specialise
 def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
-    """The units of a task, each through all times."""
+    """The units of a group of tasks, each through all times."""
 
     def recur_share(args: int, task: int) -> None:
         a = carray(pointer(args), 1, RECURRENT_FIELDS)[0]
-        total, row = a.directions * a.units, a.hidden * SIZE
-        for unit in range(total * task // a.tasks, total * (task + 1) // a.tasks):
+        group, member = task // a.members, task % a.members
+        total, row, blocks = a.directions * a.units, a.hidden * SIZE, a.padded // LANES
+        for unit in range(total * group // a.groups, total * (group + 1) // a.groups):
             d, first = unit // a.units, unit % a.units * ROWS
             rows, cells = min(ROWS, a.images - first), a.cells + unit * ROWS * a.padded * SIZE
-            if GATES == LSTM:
-                for i in range(ROWS):
-                    image = d * a.images + first + min(i, rows - 1)
-                    simd.copy_bytes(cells + i * a.padded * SIZE, a.c + image * row, row)
+            image = d * a.images + first
             weights, bias = a.weights + d * a.padded * GATES * row, a.bias + d * a.padded * SIZE
-            h = a.h + (d * a.images + first) * row
+            h = a.h + image * row
+            if GATES == LSTM and a.last and a.times == 0:
+                simd.copy_bytes(a.last + image * row, a.c + image * row, rows * row)
             for step in range(a.times):
                 t = step
                 if d + a.turned == 1:
                     t = a.times - 1 - step
                 z = a.z + (t * a.z_t + first * a.z_n + d * GATES * a.hidden) * SIZE
                 y = a.y + ((t * a.directions + d) * a.images + first) * row
-                for block in range(a.padded // LANES):
+                block, done = claimed_vector(a.turns, unit, step, -1, member, a.members, blocks, a.times), 0
+                while block < blocks:
+                    at = block * LANES * SIZE
+                    part = min(LANES * SIZE, row - at)
+                    if GATES == LSTM and step == 0:
+                        for i in range(ROWS):
+                            before = a.c + (image + min(i, rows - 1)) * row + at
+                            simd.copy_bytes(cells + i * a.padded * SIZE + at, before, part)
                     recur_block(
                         SIZE, LANES, GATES, ROWS, h, z, a.z_n, weights, cells, bias, y, block * LANES, rows,
                         a.hidden, a.rectified,
                     )  # fmt: skip
+                    if GATES == LSTM and a.last and step == a.times - 1:
+                        for i in range(rows):
+                            after = a.last + (image + i) * row + at
+                            simd.copy_bytes(after, cells + i * a.padded * SIZE + at, part)
+                    done += 1
+                    block = claimed_vector(a.turns, unit, step, block, member, a.members, blocks, a.times)
+                if a.members > 1 and step < a.times - 1:
+                    await_others(a.turns, unit, step, done, a.members, blocks, a.times)
                 h = y
-            if GATES == LSTM and a.last:
-                for i in range(rows):
-                    to = a.last + (d * a.images + first + i) * row
-                    simd.copy_bytes(to, cells + i * a.padded * SIZE, row)
+            if a.members > 1:
+                leave(a.turns, unit, a.members, blocks, a.times)
 
     return recur_share
 
