@@ -11,8 +11,7 @@ import numpy as np
 from convalgos.core import arguments
 from convalgos.core.arrays import as_numpy
 from convalgos.core.setting import threads_of_calls
-from convalgos.network.network import Network
-from convalgos.network.onnx_reader.graph import graph_of
+from convalgos.network.onnx_reader.graph import network_of_read
 from convalgos.network.onnx_reader.loading import load_onnx
 from convalgos.onnx.io_binding import IOBinding, ort_values
 from convalgos.onnx.session_values import ModelMetadata, SessionValue, told_model, told_value
@@ -64,7 +63,7 @@ class Session:
         self._outputs = [told_value(values[name], read) for name in read.outputs]
         self._names = list(read.outputs)
         self._meta = told_model(read.proto)
-        self.network = Network(graph_of(read))
+        self.network = network_of_read(read)
 
     # --- what is told of the model -----------------------------------------------------------
 

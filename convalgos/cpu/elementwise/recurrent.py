@@ -9,8 +9,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import BoundRun, Launch, check_bound
 from convalgos.core.machine import Machine, vector_bytes
 from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
-from convalgos.cpu.elementwise.recurrent_kernels import GRU, RECURRENT_FIELDS, recur_share
-from convalgos.cpu.elementwise.recurrent_teams import new_turns
+from convalgos.cpu.elementwise.recurrent_kernels import GRU, RECURRENT_FIELDS, new_turns, recur_share
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.records import record_of_fields
 from convalgos.cpu.runtime.threads import are_worth_sharing, is_short

@@ -25,6 +25,7 @@ from convalgos.network.network import Network
 from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
+from convalgos.network.onnx_reader.decided_branches import DecidedBranches, has_branch
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
 from convalgos.network.onnx_reader.loading import load_onnx
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -65,7 +66,14 @@ def from_onnx(model: Any) -> Network:
         >>> net = from_onnx("model.onnx")  # doctest: +SKIP
         >>> y = net(x)  # doctest: +SKIP
     """
-    return Network(graph_of(load_onnx(model)))
+    return network_of_read(load_onnx(model))
+
+
+def network_of_read(model: OnnxModel) -> Network:
+    """The network of a model that was read."""
+    graph = graph_of(model)
+    has_branches = any(has_branch(step) for step in graph.steps)
+    return Network(graph, DecidedBranches(model.whole, model.inputs, from_onnx) if has_branches else None)
 
 
 def graph_of(model: OnnxModel) -> NetworkGraph:
