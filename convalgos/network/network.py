@@ -35,7 +35,7 @@ REFINER = "convalgos refines a plan"  # a thread
 EFFORTS = ("estimate", "measure", "exhaustive")
 
 
-class RunsDecided(Protocol):
+class RunsInstead(Protocol):
     """What may run a network for some inputs in its place."""
 
     def run(self, views: Sequence[np.ndarray]) -> list[np.ndarray] | None:
@@ -47,7 +47,7 @@ class Network:
 
     Args:
         graph: from `ca.network.from_onnx`, or made by hand.
-        decided: computes the outputs where it knows better than the graph which of its branches are taken.
+        instead: what is asked for the outputs first, in this order.
 
     Example:
         >>> import numpy as np
@@ -60,9 +60,9 @@ class Network:
         (1, 4, 8, 8)
     """
 
-    def __init__(self, graph: NetworkGraph, decided: RunsDecided | None = None):
+    def __init__(self, graph: NetworkGraph, instead: Sequence[RunsInstead] = ()):
         self.graph = graph
-        self._decided = decided
+        self._instead = tuple(instead)
         self._plans: RecentPlans[NetworkPlan] = RecentPlans()
         self._memories = MemoryPool()
         self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
@@ -194,8 +194,9 @@ class Network:
 
     def run(self, views: Sequence[np.ndarray]) -> list[np.ndarray]:
         """All outputs, new arrays, of inputs as `checked` gives them."""
-        if self._decided is not None and (found := self._decided.run(views)) is not None:
-            return found
+        for other in self._instead:
+            if (found := other.run(views)) is not None:
+                return found
         if self._staged is not None:
             return self._staged.run(views)
         key = tuple([view.shape for view in views])

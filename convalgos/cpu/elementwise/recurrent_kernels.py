@@ -6,7 +6,7 @@ some images together, and become the new state there. Where there are fewer imag
 threads, a team of them shares the vectors of each time. The states of a time are all read by the next one,
 so that its members wait for each other there. Each has vectors of its own, whose weights stay in its caches;
 it claims them one by one, and those of the others behind them: a member for which no thread has come yet is
-done without, and whoever comes late finds that all is claimed. A thread waits only for what another has begun.
+done without, and whoever comes late finds that all is claimed. A thread waits only for what another began.
 
 Words of a team: for each member and time how many of its vectors are left, for each time how many are done,
 and how many members have left. The last one that leaves makes them anew for the next launch.

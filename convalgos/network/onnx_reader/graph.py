@@ -21,7 +21,7 @@ from convalgos.network.graph import (
     Transpose,
     View,
 )
-from convalgos.network.network import Network
+from convalgos.network.network import Network, RunsInstead
 from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
@@ -37,6 +37,7 @@ from convalgos.network.onnx_reader.root_norms import with_root_norms_named
 from convalgos.network.onnx_reader.selections import with_shuffles_named
 from convalgos.network.onnx_reader.softplus import with_softplus_named
 from convalgos.network.onnx_reader.steps import steps_of_node
+from convalgos.network.onnx_reader.whole_regions import whole_region
 from convalgos.network.passes import fused, needed
 from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
 from convalgos.network.quantized_passes import on_integers
@@ -72,8 +73,12 @@ def from_onnx(model: Any) -> Network:
 def network_of_read(model: OnnxModel) -> Network:
     """The network of a model that was read."""
     graph = graph_of(model)
-    has_branches = any(has_branch(step) for step in graph.steps)
-    return Network(graph, DecidedBranches(model.whole, model.inputs, from_onnx) if has_branches else None)
+    instead: list[RunsInstead] = []
+    if any(has_branch(step) for step in graph.steps):
+        instead.append(DecidedBranches(model.whole, model.inputs, from_onnx))
+    if (whole := whole_region(graph)) is not None:
+        instead.append(whole)
+    return Network(graph, instead)
 
 
 def graph_of(model: OnnxModel) -> NetworkGraph:

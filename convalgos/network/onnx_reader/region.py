@@ -41,6 +41,7 @@ class OnnxRegion:
     """
 
     library = "onnxruntime"
+    is_alone = False  # whether it is all of a network
 
     def __init__(
         self, model: OnnxModel, nodes: Sequence[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]
@@ -131,7 +132,7 @@ class OnnxRegion:
     def _new_session(self, threads: int) -> Any:
         if reason := missing("onnxruntime"):
             raise Unsupported(f"the network has {self.what}, which {reason}")
-        return runtime_session(self.model(), threads)
+        return runtime_session(self.model(), threads, self.is_alone)
 
     def _new_model(self) -> Any:
         graph = messages().GraphProto(name="region")
@@ -236,8 +237,11 @@ def _are_numbers(dims: Sequence[Dim] | None) -> bool:
     return dims is not None and all(isinstance(n, int) for n in dims)
 
 
-def runtime_session(model: Any, threads: int) -> Any:
-    """ONNX Runtime's session of a ModelProto, beside whose runs this library's threads work.
+def runtime_session(model: Any, threads: int, is_alone: bool = False) -> Any:
+    """ONNX Runtime's session of a ModelProto.
+
+    Args:
+        is_alone: as it is by itself; else this library's threads work beside its runs.
 
     Raises:
         ValueError: it refuses the model; its words name the node.
@@ -247,13 +251,13 @@ def runtime_session(model: Any, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors
-    options.enable_mem_pattern = (
-        False  # which takes all memory once more as one piece, from the second run on
-    )
-    # threads that wait for work would keep the cores from the steps that follow
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if _shares_memory():
-        options.add_session_config_entry("session.use_env_allocators", "1")
+    if not is_alone:
+        # the pattern takes all memory once more as one piece, from the second run on, and threads that wait
+        # for work would keep the cores from the steps that follow
+        options.enable_mem_pattern = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if _shares_memory():
+            options.add_session_config_entry("session.use_env_allocators", "1")
     try:
         return runtime_sessions()(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"],
