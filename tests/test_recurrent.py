@@ -5,6 +5,8 @@ import pytest
 from test_network_odd_models import check_model
 from test_network_onnx import Builder, numbers
 
+from convalgos.core.setting import threads_of_calls
+from convalgos.cpu.elementwise import recurrent
 from convalgos.cpu.elementwise.recurrent import RecurrentPlan
 from convalgos.network.graph import Foreign
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -66,6 +68,46 @@ def test_states_against_float64(times, images, directions, hidden, turned, given
         plan.run(inputs, y := np.full(plan.y_shape, np.nan, "f4"))
         wanted = states(z, weights, gates, bias, turned, *first)
         assert y.shape == wanted.shape and np.allclose(y, wanted, rtol=0, atol=2e-6)
+
+
+TEAMS = [  # times, images, directions, hidden, threads
+    (7, 1, 1, 100, 2),
+    (9, 1, 2, 70, 4),
+    (5, 1, 1, 33, 3),
+    (1, 1, 1, 64, 2),
+    (4, 2, 1, 40, 4),
+    (0, 1, 1, 64, 2),
+]
+
+
+@pytest.mark.parametrize("gates", [1, 3, 4])
+@pytest.mark.parametrize("times, images, directions, hidden, threads", TEAMS)
+def test_teams_of_threads(times, images, directions, hidden, threads, gates, monkeypatch):
+    """Threads that share the units of each time give what one does, also where one thread has all tasks."""
+    monkeypatch.setattr(recurrent, "MEMBER_BYTES", 1)
+    monkeypatch.setattr(recurrent, "is_short", lambda flops, moved: True)
+    z = numbers((times, images, directions * gates * hidden))
+    weights = numbers((directions, gates * hidden, hidden)) / np.float32(hidden**0.5)
+    states = [numbers((directions, images, hidden)) for _ in range(2)]
+    given, bias = (True, gates == 4), numbers((directions, hidden))
+    states = states[: sum(given)]
+
+    def run_on(count):
+        with threads_of_calls(count):
+            return RecurrentPlan(z.shape, weights, gates, bias, True, given, gates == 4)
+
+    alone, shared = run_on(1), run_on(threads)
+    alone.run((z, *states), wanted := np.full(alone.y_shape, np.nan, "f4"))
+    bound = shared.bind(z, *states, y := np.full(alone.y_shape, np.nan, "f4"))
+    assert bound.launches[0].tasks == -(directions * images) * max(
+        1, min(4, threads // (directions * images))
+    )
+    for count in (threads, 1, threads):
+        with threads_of_calls(count):
+            for _ in range(5):
+                y.fill(np.nan)
+                bound.run()
+                assert np.allclose(y, wanted, rtol=0, atol=2e-6)
 
 
 def layer(op, direction, channels=10, hidden=9, **attributes):

@@ -10,6 +10,7 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.array_operands import Operand, WholeArrays, counted_axis, like_first
+from convalgos.core.array_pads import padded_shape, write_padded
 from convalgos.core.moves import viewed_shape
 
 ALL = slice(None)
@@ -112,33 +113,6 @@ def _sliced(y: np.ndarray, x: np.ndarray, *parts: np.ndarray) -> None:
 def _sliced_shape(x: Operand, *parts: Operand) -> Shape:
     slices = _slices(x.shape, [part.numbers() for part in parts])
     return tuple(len(range(n)[part]) for n, part in zip(x.shape, slices, strict=True))
-
-
-def _ends(rank: int, pads: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
-    """What is put before and behind each dimension."""
-    found, given = [(0, 0)] * rank, len(pads) // 2
-    for i, axis in enumerate(axes or range(given)):
-        found[counted_axis(axis, rank)] = pads[i], pads[given + i]
-    return found
-
-
-def _padded(y: np.ndarray, x: np.ndarray, pads: np.ndarray, value: np.ndarray, mode: str, axes: Any) -> None:
-    ends = _ends(x.ndim, [int(n) for n in pads.reshape(-1)], axes)
-    inner = x[
-        tuple(slice(max(0, -low), n - max(0, -high)) for n, (low, high) in zip(x.shape, ends, strict=True))
-    ]
-    around = [(max(0, low), max(0, high)) for low, high in ends]
-    if mode != "constant":
-        y[...] = np.pad(inner, around, mode=mode)  # type: ignore[call-overload]
-        return
-    y[...] = value.reshape(-1)[0]
-    y[tuple(slice(low, low + n) for n, (low, _) in zip(inner.shape, around, strict=True))] = inner
-
-
-def _padded_shape(x: Operand, pads: Operand, value: Operand, mode: str, axes: Any) -> Shape:
-    return tuple(
-        n + sum(ends) for n, ends in zip(x.shape, _ends(len(x.shape), pads.numbers(), axes), strict=True)
-    )
 
 
 # --- gathers and scatters --------------------------------------------------------------------------
@@ -326,7 +300,7 @@ MOVES: dict[str, WholeArrays] = {
     "transpose": WholeArrays(_transposed, _transposed_shape),
     "concatenate": WholeArrays(_concatenated, _concatenated_shape),
     "slice": WholeArrays(_sliced, _sliced_shape),
-    "pad": WholeArrays(_padded, _padded_shape),
+    "pad": WholeArrays(write_padded, padded_shape),
     "gather": WholeArrays(_gathered, _gathered_shape),
     "gather_elements": WholeArrays(_elements_gathered, _like_second),
     "gather_expanded": WholeArrays(_expanded_gathered, _expanded_gathered_shape, planned=(2,)),

@@ -13,7 +13,7 @@ from convalgos.core.arrays import as_numpy
 from convalgos.core.errors import Unsupported
 from convalgos.core.setting import threads_of_calls
 from convalgos.network.network import Network
-from convalgos.network.onnx_reader.graph import graph_of
+from convalgos.network.onnx_reader.graph import network_of_read
 from convalgos.network.onnx_reader.loading import folded_model, given_model, naming_file_of
 from convalgos.network.onnx_reader.no_arrays import no_array_of_numbers
 from convalgos.onnx.io_binding import IOBinding, ort_values
@@ -80,7 +80,7 @@ class Session:
             self._outputs = [told_value(values[name], read) for name in read.outputs]
             self._defaults = [told_value(value, read) for value in defaults.values()]
             with naming_file_of(given):
-                self._network = Network(graph_of(read))
+                self._network = network_of_read(read)
         self._names = [value.name for value in self._outputs]
 
     @property

@@ -32,7 +32,7 @@ class WholeModel:
         self.why = f"the model {why}: ONNX Runtime runs it as a whole, and there is no network"
         model = given.proto if given.path is None else str(given.path)
         with naming_file_of(given):
-            self._session = runtime_session(model, threads or thread_count(), alone=True)
+            self._session = runtime_session(model, threads or thread_count(), is_alone=True)
         self.inputs, self.outputs = (
             [SessionValue(v.name, v.type, list(v.shape)) for v in values]
             for values in (self._session.get_inputs(), self._session.get_outputs())

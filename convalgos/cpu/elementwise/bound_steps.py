@@ -54,14 +54,16 @@ def launched(
     count: int,
     *kept: Any,
     told: tuple[str, str] = ("", ""),
+    tasks_field: str = "tasks",
 ) -> BoundRun:
     """A run of a kernel, by as many threads as so many elements are worth.
 
     Args:
         told: the fields that say where the first input and y lie; "" of one that must stay.
+        tasks_field: the one that says how many tasks there are.
     """
     tasks = threads_worth(count)
-    record, begin = record_of_fields(fields, values | {"tasks": tasks})
+    record, begin = record_of_fields(fields, values | {tasks_field: tasks})
     places = [(AddressWord(begin + field_offset(fields, name), 0),) if name else () for name in told]
     launch = Launch(kernel, begin, tasks)
     return jit.bound_run((launch,), record, *kept, x_places=places[0], y_places=places[1])

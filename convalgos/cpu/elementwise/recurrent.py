@@ -6,16 +6,21 @@ import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
-from convalgos.core.bound_run import BoundRun, check_bound
+from convalgos.core.bound_run import BoundRun, Launch, check_bound
 from convalgos.core.machine import Machine, vector_bytes
-from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, launched
-from convalgos.cpu.elementwise.recurrent_kernels import GRU, RECURRENT_FIELDS, recur_share
+from convalgos.cpu.elementwise.bound_steps import FLOAT, BoundStep, bound, launched
+from convalgos.cpu.elementwise.recurrent_kernels import GRU, RECURRENT_FIELDS, new_turns, recur_share
 from convalgos.cpu.runtime import jit
+from convalgos.cpu.runtime.records import record_of_fields
+from convalgos.cpu.runtime.threads import are_worth_sharing, is_short
 from convalgos.cpu.vectors import simd
 
 ROWS = {16: 2, 32: 2, 64: 4}  # images at once at most, by the bytes of a vector, whose sums are in registers
 LOADED = 2.0  # cycles to multiply by a vector of weights, which come from L2; Sapphire Rapids
 GATED = 60.0  # cycles of the gates of a vector of units
+# Bytes of weights that a thread of a team reads at each time, as it takes a microsecond to wait for the
+# others there (Zen 5), and threads of a team at most: more are in several parts of a processor
+MEMBER_BYTES, MOST_MEMBERS = 3 << 16, 4
 
 
 def recurrent_seconds(
@@ -83,6 +88,10 @@ class RecurrentPlan(BoundStep):
         lanes = simd.lanes(FLOAT.itemsize)
         padded = -(-hidden // lanes) * lanes
         rows, units = _division(images, directions)
+        flops = 2 * times * images * directions * gates * padded * hidden
+        self._members = _members(directions * units, gates * padded * hidden * FLOAT.itemsize, flops)
+        self._short = is_short(flops, 0)
+        self._teams = directions * units, self._members, times, padded // lanes
         self._kernel = recur_share(FLOAT.itemsize, lanes, gates, rows)
         self._weights = packed_weights(weights, gates, lanes)
         self._bias = np.zeros((directions, padded), FLOAT)
@@ -95,7 +104,7 @@ class RecurrentPlan(BoundStep):
             "weights": self._weights.ctypes.data, "bias": self._bias.ctypes.data, "times": times,
             "images": images, "directions": directions, "hidden": hidden, "padded": padded, "units": units,
             "z_t": images * width, "z_n": width, "turned": int(turned),
-            "rectified": int(rectified),
+            "rectified": int(rectified), "members": self._members,
         }  # fmt: skip
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:
@@ -113,7 +122,14 @@ class RecurrentPlan(BoundStep):
             "cells": cells.ctypes.data,
             "last": 0 if self._times is None else y[self._times].ctypes.data,
         }  # fmt: skip
-        return launched(self._kernel, RECURRENT_FIELDS, values, self._work, *arrays, cells, self)
+        turns = new_turns(*self._teams) if self._members > 1 else None
+        kept = *arrays, cells, turns, self
+        if turns is None:
+            return launched(self._kernel, RECURRENT_FIELDS, values, self._work, *kept, tasks_field="groups")
+        values |= {"turns": turns.ctypes.data, "groups": self._teams[0]}
+        record, begin = record_of_fields(RECURRENT_FIELDS, values)
+        tasks = self._teams[0] * self._members
+        return bound([Launch(self._kernel, begin, -tasks if self._short else tasks)], record, *kept)
 
 
 def packed_weights(weights: np.ndarray, gates: int, lanes: int) -> np.ndarray:
@@ -137,3 +153,14 @@ def _division(images: int, directions: int) -> tuple[int, int]:
     while rows < -(-images // units):
         rows *= 2
     return rows, -(-images // rows)
+
+
+def _members(units: int, nbytes: int, flops: int) -> int:
+    """Threads of a team that shares a unit.
+
+    Args:
+        nbytes: of the weights that are read at each time.
+        flops: of all units and times.
+    """
+    most = min(MOST_MEMBERS, jit.thread_count() // max(1, units), nbytes // MEMBER_BYTES)
+    return max(1, most) if is_short(flops, 0) or are_worth_sharing(flops, 0) else 1

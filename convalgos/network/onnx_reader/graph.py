@@ -21,10 +21,11 @@ from convalgos.network.graph import (
     Transpose,
     View,
 )
-from convalgos.network.network import Network
+from convalgos.network.network import Network, RunsInstead
 from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
+from convalgos.network.onnx_reader.decided_branches import DecidedBranches, has_branch
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
 from convalgos.network.onnx_reader.loading import folded_model, given_model, naming_file_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -37,6 +38,7 @@ from convalgos.network.onnx_reader.root_norms import with_root_norms_named
 from convalgos.network.onnx_reader.selections import with_shuffles_named
 from convalgos.network.onnx_reader.softplus import with_softplus_named
 from convalgos.network.onnx_reader.steps import steps_of_node
+from convalgos.network.onnx_reader.whole_regions import whole_region
 from convalgos.network.passes import fused, needed
 from convalgos.network.quantized_graph import Dequantize, Lookup, Quantize
 from convalgos.network.quantized_passes import on_integers
@@ -70,7 +72,18 @@ def from_onnx(model: Any) -> Network:
     if others := no_array_of_numbers(given.proto):
         raise Unsupported(f"the network {others}, and can only do so with arrays of numbers")
     with naming_file_of(given):
-        return Network(graph_of(folded_model(given)))
+        return network_of_read(folded_model(given))
+
+
+def network_of_read(model: OnnxModel) -> Network:
+    """The network of a model that was read."""
+    graph = graph_of(model)
+    instead: list[RunsInstead] = []
+    if any(has_branch(step) for step in graph.steps):
+        instead.append(DecidedBranches(model.whole, model.inputs, from_onnx))
+    if (whole := whole_region(graph)) is not None:
+        instead.append(whole)
+    return Network(graph, instead)
 
 
 def graph_of(model: OnnxModel) -> NetworkGraph:

@@ -76,6 +76,7 @@ class OnnxModel:
         self.proto = proto
         self._tensors = {t.name: t for t in proto.graph.initializer}
         self._arrays: dict[str, np.ndarray] = {**weights}
+        self._weights = weights
         self.dequantized = DequantizedConstants()
         nodes: list[OnnxNode] = []
         for node in without_identities(proto.graph):
@@ -148,6 +149,19 @@ class OnnxModel:
             self.constant(name)
             return None
         return proto
+
+    def whole(self) -> Any:
+        """A copy of the ModelProto, with the data of all its constants."""
+        found = type(self.proto)()
+        found.CopyFrom(self.proto)
+        tensors = {tensor.name: tensor for tensor in found.graph.initializer}
+        for node in found.graph.node:
+            tensors |= zip(
+                node.output, [a.t for a in node.attribute if node.op_type == "Constant"], strict=False
+            )
+        for name in tensors.keys() & self._weights.keys():
+            tensors[name].CopyFrom(tensor_of(self._weights[name], name))
+        return found
 
     def constant_node(self, name: str) -> OnnxNode:
         """A node that writes a constant which is an output of the model."""

@@ -50,6 +50,7 @@ class OnnxRegion:
     """
 
     library = "onnxruntime"
+    is_alone = False  # whether it is all of a network
 
     def __init__(
         self, model: OnnxModel, nodes: Sequence[OnnxNode], inputs: Sequence[str], outputs: Sequence[str]
@@ -150,7 +151,7 @@ class OnnxRegion:
     def _new_session(self, threads: int) -> Any:
         if reason := missing("onnxruntime"):
             raise Unsupported(f"the network has {self.what}, which {reason}")
-        return runtime_session(self.model(), threads)
+        return runtime_session(self.model(), threads, self.is_alone)
 
     def _new_model(self) -> Any:
         graph = messages().GraphProto(name="region")
@@ -255,9 +256,11 @@ def _are_numbers(dims: Sequence[Dim] | None) -> bool:
     return dims is not None and all(isinstance(n, int) for n in dims)
 
 
-def runtime_session(model: Any, threads: int, alone: bool = False) -> Any:
-    """ONNX Runtime's session of a ModelProto, of the bytes of one, or of a path; unless it runs alone, this
-    library's threads work beside it.
+def runtime_session(model: Any, threads: int, is_alone: bool = False) -> Any:
+    """ONNX Runtime's session of a ModelProto, of the bytes of one, or of a path.
+
+    Args:
+        is_alone: as it is by itself; else this library's threads work beside its runs.
 
     Raises:
         ValueError: it refuses the model; its words name the node.
@@ -267,11 +270,13 @@ def runtime_session(model: Any, threads: int, alone: bool = False) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors
-    options.enable_mem_pattern = False  # it takes all memory once more as one piece, from the second run on
-    # threads that wait for work would keep the cores from the steps that follow
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(alone)))
-    if _shares_memory():
-        options.add_session_config_entry("session.use_env_allocators", "1")
+    if not is_alone:
+        # the pattern takes all memory once more as one piece, from the second run on, and threads that wait
+        # for work would keep the cores from the steps that follow
+        options.enable_mem_pattern = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if _shares_memory():
+            options.add_session_config_entry("session.use_env_allocators", "1")
     is_read = not isinstance(model, str | bytes)
     multiplies = not is_read or _may_multiply_vectors(model.graph)
     try:
