@@ -57,6 +57,7 @@ from convalgos.cpu.gemm import (
     strassen_tiles,
     tile_sums,
     unpacked_rows,
+    unpacked_rows_cut,
     word_driver,
     word_outputs,
     word_packing,
@@ -210,7 +211,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
-            if size == 4 and rows in unpacked_rows.TILE_ROWS[wide][vectors]:
+            if size == 4 and rows in unpacked_rows_cut.TILE_ROWS[wide][vectors]:
                 yield _kernel(unpacked_rows.sum_row_tile, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
