@@ -171,7 +171,7 @@ class _Replanning(LayersOnSizes):
         dtype = self._dtype(step)
         if isinstance(step, Pooling):
             problem = step.problem(self._shapes[step.inputs[0]], dtype).in_layout(layout)
-            return known.on_map(problem) or self._made_once(problem, partial(PoolPlan, problem))
+            return known.on_map(problem) or self._made_once((PoolPlan, problem), partial(PoolPlan, problem))
         plan = step_plan_like(known, step, self._shapes, layout)
         return plan_of(step, self._shapes, layout, dtype, self._limits) if plan is None else plan
 
