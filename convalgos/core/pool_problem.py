@@ -190,8 +190,9 @@ class PoolProblem:
 
     def in_layout(self, layout: str) -> Self:
         """The same in a layout of x and y; windows that are known are not found again."""
-        known = {name: self.__dict__[name] for name in ("windows", "y_shape") if name in self.__dict__}
-        return self._with({**known, "layout": layout, "y_layout": layout})
+        found: dict[str, Any] = {"layout": layout, "y_layout": layout}
+        found |= {name: self.__dict__[name] for name in ("windows", "y_shape") if name in self.__dict__}
+        return self._with(found)
 
     def of_slices(self) -> Self:
         """The windows within the slices of the first dimension, each a plane or an image of its own."""

@@ -79,12 +79,7 @@ from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.spectral import line_kernels, residue_kernels, residues
-from convalgos.cpu.tiled import (
-    driver,
-    reading,
-    weights_driver,
-    writing,
-)
+from convalgos.cpu.tiled import driver, reading, weights_driver, writing
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
 from convalgos.cpu.vectors.activations import CLIP
