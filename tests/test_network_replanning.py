@@ -139,6 +139,33 @@ def test_any_sizes_give_what_a_plan_of_their_own_gives(shipped_figures):
         assert graph.shapes_of({"x": x.shape}).items() <= net.plans()[-1].planned.shapes.items()
 
 
+def test_sizes_that_several_threads_bring_in_any_order(shipped_figures):
+    """Bit for bit what one thread gets in another order, whatever was planned before, or is beside it."""
+    rng = np.random.default_rng(12)
+    graph = gated_network(rng)
+    sizes = [(1, 3, 24, int(width)) for width in rng.choice(np.arange(8, 400), 24, replace=False)]
+    sizes += [(2, 3, 19, 33), (1, 3, 7, 90), (3, 3, 24, 120)]
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in sizes]
+    net, other = Network(graph), Network(graph)
+    for each in (net, other):
+        each.plan((1, 3, 24, 56))
+    expected = [net(x) for x in arrays]
+    found = {}
+
+    def work(seed):
+        for i in np.random.default_rng(seed).permutation(len(arrays)):
+            found[seed, i] = other(arrays[i])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 * len(arrays)
+    for (_, i), y in found.items():
+        assert all(map(np.array_equal, y, expected[i])), sizes[i]
+
+
 def test_plans_of_layers_serve_further_shapes(shipped_figures, monkeypatch):
     """Layers that are alike in two shapes are planned once; what is cut for more work serves its like."""
     rng = np.random.default_rng(9)

@@ -7,8 +7,9 @@ from helpers import check
 import convalgos as ca
 from convalgos import ConvProblem
 from convalgos.core.machine import cache_sizes
+from convalgos.core.problem_views import on_map
 from convalgos.cpu import direct
-from convalgos.cpu.gemm import unpacked_rows
+from convalgos.cpu.gemm import unpacked_rows, unpacked_rows_cut
 from convalgos.cpu.runtime.threads import on_one_thread
 from convalgos.cpu.vectors import simd
 
@@ -106,6 +107,42 @@ def test_plans_for_other_rows_are_made_like_one():
         assert np.array_equal(y[:, :, 0, 0], x[:, :, 0, 0] @ w[:, :, 0, 0].T)
 
 
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("n1 c60 h5 w9 k48 r1 s1", (1, 7, 31)),
+        ("n1 c60 h5 w9 k93 r1 s1", (3, 1, 2)),
+        ("n1 c90 w40 k64 s1", (2, 77)),
+        ("n9 c60 h1 w1 k333 r1 s1", (70, 1, 1)),
+        ("n1 c150 h90 w80 k16 r1 s1", (1, 99, 81)),
+        ("n1 c190 h3 w9 k16 r1 s1", (40, 2, 90)),
+    ],
+)
+def test_plans_by_sizes_alone(text, sizes):
+    """Every field of the record, and the kernels, are those that the problem leads to."""
+    known = direct.Direct().plan(ConvProblem.parse(f"{text} channels_last"))
+    problem = on_map(known.problem, (sizes[0], known.problem.C, *sizes[1:]))
+    found, like = known.on_sizes(problem.x_shape, problem.y_shape), known.on_maps(problem)
+    assert type(found) is unpacked_rows.UnpackedRowsPlan and found._key is known._key
+    assert (found._parallel, found._short, found.steps, found.strided_batch) == (
+        like._parallel, like._short, like.steps, like.strided_batch,
+    )  # fmt: skip
+    for field in like.record.dtype.names:
+        assert field == "kernels" or found.record[field] == like.record[field], field
+    assert np.array_equal(found._tables["kernels"], like._tables["kernels"])
+    assert found.problem == problem and found._cut.rows == like._cut.rows == problem.gemm_m
+
+
+def test_few_rows_and_single_pixels_are_looked_at():
+    known = direct.Direct().plan(ConvProblem.parse("n1 c60 h5 w9 k48 r1 s1 channels_last"))
+    for sizes in ((1, 1, 2), (1, 1, 1), (9, 1, 1)):
+        assert known.on_sizes((sizes[0], 60, *sizes[1:]), (sizes[0], 48, *sizes[1:])) is None
+    single = direct.Direct().plan(ConvProblem((9, 60, 1, 1), (48, 60, 1, 1)))
+    assert single.on_sizes((9, 60, 1, 2), (9, 48, 1, 2)) is None
+    with on_one_thread():
+        assert known.on_sizes((1, 60, 5, 8), (1, 48, 5, 8)) is None
+
+
 def test_plans_like_those_of_other_threads():
     rng = np.random.default_rng(5)
     for vectors in range(1, 14):
@@ -122,8 +159,8 @@ def test_every_tile_is_a_kernel():
     lanes = simd.lanes(4)
     for filters in (1, lanes, 5 * lanes + 1, 9 * lanes, 40 * lanes):
         for rows in (3, 9, 17, 64, 127):
-            cut = unpacked_rows.unpacked_rows_cut(ConvProblem((rows, 90, 1, 1), (filters, 90, 1, 1)))
+            cut = unpacked_rows_cut.unpacked_rows_cut(ConvProblem((rows, 90, 1, 1), (filters, 90, 1, 1)))
             assert 0 < rows - (cut.tiles - 1) * cut.tall <= cut.tall
-            assert cut.tall in unpacked_rows.heights(cut.vectors_of, cut.panels)
+            assert cut.tall in unpacked_rows_cut.heights(cut.vectors_of, cut.panels)
             widths = np.diff(cut.vectors_of * np.arange(cut.panels + 1) // cut.panels)
             assert widths.min() > 0 and widths.max() == cut.vectors

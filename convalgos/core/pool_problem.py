@@ -189,8 +189,10 @@ class PoolProblem:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def in_layout(self, layout: str) -> Self:
-        """The same in a layout of x and y; its windows are not found again."""
-        return self._with({"windows": self.windows, "layout": layout, "y_layout": layout})
+        """The same in a layout of x and y; windows that are known are not found again."""
+        found: dict[str, Any] = {"layout": layout, "y_layout": layout}
+        found |= {name: self.__dict__[name] for name in ("windows", "y_shape") if name in self.__dict__}
+        return self._with(found)
 
     def of_slices(self) -> Self:
         """The windows within the slices of the first dimension, each a plane or an image of its own."""

@@ -18,6 +18,7 @@ import numpy as np
 from convalgos.core.arguments import Shape
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported
+from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.separable.plan import SeparablePlan
 from convalgos.network.arena import with_places
@@ -168,14 +169,11 @@ class _Replanning(LayersOnSizes):
     def _of_step(self, step: Step, layout: str, known: Any) -> Any:
         """The plan of a step that is no convolution; of windows once for all steps that have the same."""
         dtype = self._dtype(step)
-        if (plan := step_plan_like(known, step, self._shapes, layout, dtype)) is not None:
-            return plan
-        if not isinstance(step, Pooling):
-            return plan_of(step, self._shapes, layout, dtype, self._limits)
-        key = step.problem(self._shapes[step.inputs[0]], dtype), layout
-        if key not in self._plans:
-            self._plans[key] = self._made_once(key, partial(plan_of, step, self._shapes, layout, dtype))
-        return self._plans[key]
+        if isinstance(step, Pooling):
+            problem = step.problem(self._shapes[step.inputs[0]], dtype).in_layout(layout)
+            return known.on_map(problem) or self._made_once((PoolPlan, problem), partial(PoolPlan, problem))
+        plan = step_plan_like(known, step, self._shapes, layout)
+        return plan_of(step, self._shapes, layout, dtype, self._limits) if plan is None else plan
 
     def _reorder(self, step: LayoutChange, shape: Shape, known: Any) -> Any:
         """That of a map, once for all that go from one layout to another in the same sizes."""

@@ -127,7 +127,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32", lim
     return _elementwise_plan(step, read, layout)
 
 
-def step_plan_like(known: Any, step: Step, shapes: Shapes, layout: str, dtype: str) -> Any:
+def step_plan_like(known: Any, step: Step, shapes: Shapes, layout: str) -> Any:
     """A plan made from the one for other sizes of the maps, in the same layout; None of other kinds, or where
     more than the sizes is different."""
     kind, x = type(known), shapes[step.inputs[0]] if step.inputs else ()
@@ -135,8 +135,6 @@ def step_plan_like(known: Any, step: Step, shapes: Shapes, layout: str, dtype: s
         return known.on_maps(*[shapes[name] for name in step.inputs])
     if kind is LayerNormPlan or kind is SoftmaxPlan:
         return known.on_map(x)
-    if kind is PoolPlan and isinstance(step, Pooling):
-        return known.on_map(step.problem(x, dtype).in_layout(layout))
     if kind is ConstantOperandPlan and math.prod(x[2:]) >= SHORT:
         return known.on_map(x)
     return None

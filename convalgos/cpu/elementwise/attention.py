@@ -150,10 +150,11 @@ class AttentionPlan(BoundStep):
         """The run on operands that lie there; table: (units, operands), where in them each unit begins."""
         units, blocks = len(table), -(-self._rows // self._tile)
         scratch = aligned_empty(jit.thread_count() * self._task_bytes, np.uint8)
+        address = jit.data_address()
         values = where | self._parts | {
-            "offsets": table.ctypes.data, "numbers": self._numbers.ctypes.data, "units": units,
+            "offsets": address(table), "numbers": address(self._numbers), "units": units,
             "blocks": blocks if self._width else 0, "rows": self._rows, "keys": self._keys,
-            "depth": self._depth, "width": self._width, "scratch": scratch.ctypes.data,
+            "depth": self._depth, "width": self._width, "scratch": address(scratch),
             "task_bytes": self._task_bytes,
         }  # fmt: skip
         kernel = attend_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize), self._tile)
@@ -198,5 +199,6 @@ def _laid_operands(
     seen.append(unmoved(arrays[3], inner, moves[3]))
     if copies or seen[3] is None or not is_even(seen[3]):
         return None
-    begins = [own.ctypes.data - x.ctypes.data for own, x in zip(seen, arrays, strict=True)]
+    address = jit.data_address()
+    begins = [address(own) - address(x) for own, x in zip(seen, arrays, strict=True)]
     return _unit_table(seen, lead), _row_steps(dict(zip(OPERANDS, seen, strict=False))), begins

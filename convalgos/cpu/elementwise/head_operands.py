@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,13 +23,19 @@ def unit_offsets(array: np.ndarray, lead: Shape) -> np.ndarray:
     An array of more dimensions than these may see them otherwise.
     """
     lead = lead if array.ndim - 2 <= len(lead) else array.shape[:-2]
-    steps = (*(0,) * (len(lead) - array.ndim + 2), *array.strides[:-2])
-    shape = (*(1,) * (len(lead) - array.ndim + 2), *array.shape[:-2])
+    steps = [step if size > 1 else 0 for step, size in zip(array.strides[:-2], array.shape, strict=False)]
+    return _offsets(lead, (*(0,) * (len(lead) - len(steps)), *steps))
+
+
+@lru_cache(64)  # heads lie alike in maps of all sizes
+def _offsets(lead: Shape, steps: Shape) -> np.ndarray:
+    """Likewise, of matrices so many bytes apart along each dimension."""
     found = np.zeros(lead, np.int64)
-    for axis, (step, size) in enumerate(zip(steps, shape, strict=True)):
-        along = np.arange(lead[axis]) * (step if size > 1 else 0)
-        found += along.reshape(-1, *(1,) * (len(lead) - axis - 1))
-    return found.reshape(-1) // FLOAT.itemsize
+    for axis, step in enumerate(steps):
+        found += (np.arange(lead[axis]) * step).reshape(-1, *(1,) * (len(lead) - axis - 1))
+    found = found.reshape(-1) // FLOAT.itemsize
+    found.flags.writeable = False
+    return found
 
 
 def rows_in_order(x: np.ndarray) -> bool:

@@ -12,43 +12,36 @@ Source: the register tile of Goto and van de Geijn, "Anatomy of high-performance
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
+from convalgos.core.arguments import Shape
 from convalgos.core.epilogue import KINDS
 from convalgos.core.layouts import PLAIN
-from convalgos.core.machine import Machine, cache_sizes, vector_bytes
+from convalgos.core.machine import Machine, cache_sizes
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
-from convalgos.cpu.gemm import dealt_panels, packed_blocking, panel_packing, panels
-from convalgos.cpu.gemm.blocked_cut import tile_cycles
+from convalgos.cpu.gemm import packed_blocking, panel_packing, panels
 from convalgos.cpu.gemm.register_finish import RegisterFinish
+from convalgos.cpu.gemm.unpacked_rows_cut import UnpackedRowsCut, heights, unpacked_rows_cut
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.filter_reads import reading_seconds
 from convalgos.cpu.runtime.plan import CALL, arguments
-from convalgos.cpu.runtime.threads import cached_by_threads, plan_threads, worth_sharing
+from convalgos.cpu.runtime.threads import plan_threads, worth_sharing
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.activations import activate
 from convalgos.cpu.vectors.simd import Value, Vec, call, carray, emitter, fetch_bytes, pointer
 
 CLIP = KINDS["clip"].code
-# Rows of tiles by their vectors of filters: few, as each is a kernel.
-TILE_ROWS = {
-    64: {4: (6, 4), 3: (8, 6, 4), 2: (8, 4), 1: (8, 4)},
-    32: {2: (6, 4), 1: (8, 6, 4)},
-    16: {2: (4, 3), 1: (6, 4, 3)},
-}
 SUMS = 1.08  # times `tile_cycles`: 30 layers channels last, Zen 5
 LEAST_ROWS = 3  # for fewer, `gemv` keeps sums of an output apart
 # Of maps, 130 layers channels last, Zen 5: other forms have kernels for filters that fill no vector, and read
 # inputs of many channels once for all panels.
 FILLED, MOST_TAPS = 0.88, 200  # of the lanes of all vectors, at least; and channels
 MANY_ROWS = 32  # that pay for filters from beyond L2: heads of many classes, Zen 5
-USUAL = 12  # rows for which panels are made: few, as more hide what theirs cost
 
 UNPACKED_ROWS_ARGUMENTS = arguments(
     "size rows x_n y_n filters taps chunk lanes vectors panels tiles tall tile_bytes kernels tasks unlimited "
@@ -195,78 +188,22 @@ def multiply_panel(a: Any, panel: int, begin: int, end: int, fresh: int) -> None
         tap += taps
 
 
-@dataclass(frozen=True)
-class UnpackedRowsCut(dealt_panels.DealtPanels):
-    """How the product is cut."""
-
-    problem: ConvProblem  # the 3-D view
-    panels: int
-    tall: int  # rows of a tile
-    tasks: int
-
-    @property
-    def rows(self) -> int:
-        return int(self.problem.gemm_m)
-
-    @property
-    def tiles(self) -> int:
-        """Of all rows; the last one may have fewer."""
-        return -(-self.rows // self.tall)
-
-    def fields_of_rows(self) -> dict[str, int | np.ndarray]:
-        """What the number of rows tells: tiles, and the kernels of wide and of narrow panels."""
-        size, lanes = self.problem.itemsize, simd.lanes(self.problem.itemsize)
-        rest = self.rows - (self.tiles - 1) * self.tall
-        last = min(n for n in heights(self.vectors_of, self.panels) if n >= rest)
-        widths = self.vectors, self.vectors_of // self.panels
-        kernels = [sum_row_tile(size, lanes, rows, n) for n in widths for rows in (self.tall, last)]
-        table = np.array(kernels, np.int64)
-        p = self.problem
-        asked = self.tall * p.gemm_k * size if p.x_bytes > cache_sizes()[1] else 0  # bytes, with each tile
-        values = {"rows": self.rows, "tiles": self.tiles, "tall": self.tall, "tile_bytes": asked}
-        return {**values, "kernels": table}
-
-    @property
-    def cycles(self) -> float:
-        """Of the busiest task."""
-        p = self.problem
-        return product_cycles(self.rows, p.gemm_k, self.vectors_of, self.panels, self.tall, self.tasks)
+def fields_of_rows(cut: UnpackedRowsCut) -> dict[str, int | np.ndarray]:
+    """What the number of rows tells: tiles, and the kernels of wide and of narrow panels."""
+    p, rows, tall, tiles = cut.problem, cut.rows, cut.tall, cut.tiles
+    row_bytes = p.gemm_k * p.itemsize
+    kernels = _kernels_of(p.itemsize, cut.vectors_of, cut.panels, tall, rows - (tiles - 1) * tall)
+    asked = tall * row_bytes if rows * row_bytes > cache_sizes()[1] else 0  # bytes, with each tile
+    return {"rows": rows, "tiles": tiles, "tall": tall, "tile_bytes": asked, "kernels": kernels}
 
 
-def heights(vectors: int, panels: int) -> set[int]:
-    """Rows of tiles that wide panels have as well as narrow ones, of so many vectors in some panels."""
-    kernels = TILE_ROWS[vector_bytes()]
-    return {*kernels[-(-vectors // panels)]}.intersection(kernels[vectors // panels])
-
-
-def product_cycles(rows: int, taps: int, vectors: int, panels: int, tall: int, tasks: int) -> float:
-    """Of the first task, whose panels are the wider ones, and which has as many tiles as any."""
-    tiles, rest = -(-rows // tall), (rows - 1) % tall + 1
+@lru_cache(1024)  # networks meet few kinds of tiles
+def _kernels_of(size: int, vectors: int, panels: int, tall: int, rest: int) -> np.ndarray:
+    """Of wide and of narrow panels: the kernel of whole tiles, and of the last one, which has the rest."""
     last = min(n for n in heights(vectors, panels) if n >= rest)
-
-    def of_panel(width: int) -> float:
-        return (tiles - 1) * tile_cycles(tall, width, taps) + tile_cycles(last, width, taps)
-
-    (wider, wide), (_, narrow) = dealt_panels.panel_widths(vectors, panels)
-    first = -(-panels * tiles // tasks) / tiles  # panels, or parts of one
-    most = min(first, wider)
-    return most * of_panel(wide) + (first - most) * (of_panel(narrow) if first > most else 0.0)
-
-
-def best_height(rows: int, taps: int, vectors: int, panels: int, tasks: int) -> tuple[float, int]:
-    """(cycles, rows of a tile): high tiles, or such that hardly any rows lack."""
-    tried = heights(vectors, panels)
-    return min((product_cycles(rows, taps, vectors, panels, n, tasks), n) for n in tried)
-
-
-@lru_cache(1024)
-def panels_of_filters(filters: int, taps: int, dtype_bytes: int, threads: int) -> int:
-    """Those that suit USUAL rows: for any number of rows, so that filters are packed once for all batches."""
-    vectors = -(-filters // simd.lanes(dtype_bytes))
-    counts = [-(-vectors // wide) for wide in TILE_ROWS[vector_bytes()]]
-    tried = {*counts, *(dealt_panels.panels_of_parts(vectors, count, threads) for count in counts)}
-    fitting = [n for n in tried if -(-vectors // n) in TILE_ROWS[vector_bytes()]]
-    return min(fitting, key=lambda n: (best_height(USUAL, taps, vectors, n, threads)[0], n))
+    widths = -(-vectors // panels), vectors // panels
+    kernels = [sum_row_tile(size, simd.lanes(size), rows, n) for n in widths for rows in (tall, last)]
+    return np.array(kernels, np.int64)
 
 
 def is_matrix_product(problem: ConvProblem) -> bool:
@@ -274,23 +211,18 @@ def is_matrix_product(problem: ConvProblem) -> bool:
     from memory in each run took 1.1 times as long so, with 50 rows (ViT-B/32, Zen 5)."""
     p = problem
     plain = p.is_plain_product and p.groups == 1 and p.dtype == "float32" and not p.is_empty
-    near, laid = p.w_bytes <= cache_sizes()[1], p.layout == p.y_layout and p.layout in PLAIN
-    if not (plain and laid and p.gemm_m >= (LEAST_ROWS if near else MANY_ROWS)):
+    laid = p.layout == p.y_layout and p.layout in PLAIN
+    if not (plain and laid and p.gemm_m >= _least_rows(p)):
         return False
     if math.prod(p.spatial_out) == 1:
-        return near or p.gemm_k <= MOST_TAPS
+        return p.w_bytes <= cache_sizes()[1] or p.gemm_k <= MOST_TAPS
     lanes = simd.lanes(p.itemsize)
     filled = p.gemm_n >= FILLED * lanes * -(-p.gemm_n // lanes)
     return p.layout == "channels_last" and filled and p.gemm_k <= MOST_TAPS
 
 
-@cached_by_threads(256)
-def unpacked_rows_cut(problem: ConvProblem) -> UnpackedRowsCut:
-    """Panels that suit any number of rows, and the tiles that suit these ones."""
-    p, threads = problem.as_3d, plan_threads()
-    count = panels_of_filters(p.gemm_n, p.gemm_k, p.itemsize, threads)
-    vectors = -(-p.gemm_n // simd.lanes(p.itemsize))
-    return UnpackedRowsCut(p, count, best_height(p.gemm_m, p.gemm_k, vectors, count, threads)[1], threads)
+def _least_rows(problem: ConvProblem) -> int:
+    return LEAST_ROWS if problem.w_bytes <= cache_sizes()[1] else MANY_ROWS
 
 
 class UnpackedRowsPlan(RegisterFinish):
@@ -303,7 +235,7 @@ class UnpackedRowsPlan(RegisterFinish):
             "size": p.itemsize, "x_n": p.C, "y_n": p.K, "filters": p.K, "taps": p.gemm_k,
             "chunk": panels.chunk(p.gemm_k), "lanes": simd.lanes(p.itemsize), "vectors": cut.vectors_of,
             "panels": cut.panels,
-            "tasks": cut.tasks, **self.limit_fields(p), **cut.fields_of_rows(),
+            "tasks": cut.tasks, **self.limit_fields(p), **fields_of_rows(cut),
         }  # fmt: skip
         steps = [(multiply_unpacked_rows(), cut.tasks)]
         super().__init__(problem, algorithm, UNPACKED_ROWS_ARGUMENTS, values, steps, 0)
@@ -318,8 +250,20 @@ class UnpackedRowsPlan(RegisterFinish):
         cut = unpacked_rows_cut(problem)
         if cut.panels != self._cut.panels:
             return None
-        plan = self.resized(problem, cut.fields_of_rows(), 0)
+        plan = self.resized(problem, fields_of_rows(cut), 0)
         plan._set_cut(cut)
+        return plan
+
+    def on_sizes(self, x_shape: Shape, y_shape: Shape) -> Self | None:
+        pixels, known = math.prod(x_shape[2:]), self._cut
+        rows = x_shape[0] * pixels
+        if (pixels == 1) != self.strided_batch or known.tasks != plan_threads():
+            return None  # single pixels are rows in other layouts as well
+        if rows < _least_rows(known.problem):
+            return None
+        cut = known.of_rows(rows)
+        plan = self._of_sizes(x_shape, y_shape, fields_of_rows(cut))
+        plan._cut = cut
         return plan
 
     def filter_form(self) -> FilterForm:

@@ -57,6 +57,7 @@ from convalgos.cpu.gemm import (
     strassen_tiles,
     tile_sums,
     unpacked_rows,
+    unpacked_rows_cut,
     word_driver,
     word_outputs,
     word_packing,
@@ -78,12 +79,7 @@ from convalgos.cpu.spconv import blocking as sparse_blocking
 from convalgos.cpu.spconv import kernels as sparse_kernels
 from convalgos.cpu.spectral import kernels as spectral_kernels
 from convalgos.cpu.spectral import line_kernels, residue_kernels, residues
-from convalgos.cpu.tiled import (
-    driver,
-    reading,
-    weights_driver,
-    writing,
-)
+from convalgos.cpu.tiled import driver, reading, weights_driver, writing
 from convalgos.cpu.tiled import filters as tiled_filters
 from convalgos.cpu.vectors import halves, matrix_tiles, microkernel, simd
 from convalgos.cpu.vectors.activations import CLIP
@@ -210,7 +206,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
         for width in {vectors, max(1, vectors - 1)}:  # a narrower panel has the rows of the wider one
             yield _kernel(indirect.sum_indirect, size, lanes, most, width)
         for rows in range(1, most + 1):
-            if size == 4 and rows in unpacked_rows.TILE_ROWS[wide][vectors]:
+            if size == 4 and rows in unpacked_rows_cut.TILE_ROWS[wide][vectors]:
                 yield _kernel(unpacked_rows.sum_row_tile, size, lanes, rows, vectors)
             for soon in (0, microkernel.PREFETCH_TAPS):
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
