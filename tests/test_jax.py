@@ -205,6 +205,38 @@ def test_gradients_of_first_and_second_order(arrays):
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5 * abs(other).max())
 
 
+@pytest.mark.parametrize("outer", [lambda f: f, jax.jit, jax.checkpoint])
+@pytest.mark.parametrize("lhs_dilation", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("of", [0, 1])
+def test_the_transpose_of_a_call_of_lax(rng, of, lhs_dilation, outer):
+    """`jax.linear_transpose` of what is one primitive for its filter's order, also mapped."""
+    how = {"window_strides": (1, 1), "padding": [(1, 2), (0, 1)], "lhs_dilation": lhs_dilation}
+    how |= {"feature_group_count": 2, "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    arrays = [integers(rng, 2, 5, 6, 4), integers(rng, 3, 2, 2, 6)]
+    shape = jax.eval_shape(lambda x, w: lax.conv_general_dilated(x, w, **how), *arrays).shape
+    gs = integers(rng, 3, *shape)
+
+    def transposed(convolve, g):
+        function = outer(lambda a: convolve(*arrays[:of], a, *arrays[of + 1 :], **how))
+        return jax.linear_transpose(function, arrays[of])(g)[0]
+
+    expected = [transposed(lax.conv_general_dilated, g) for g in gs]
+    np.testing.assert_array_equal(transposed(cj.conv_general_dilated, gs[0]), expected[0])
+    mapped = jax.vmap(lambda g: transposed(cj.conv_general_dilated, g))(gs)
+    np.testing.assert_array_equal(mapped, jnp.stack(expected))
+
+
+def test_the_transpose_of_an_input_and_a_bias(rng):
+    """The call is linear in both together; with an activation it is in none."""
+    x, w, b = integers(rng, 2, 3, 7), integers(rng, 4, 3, 3), integers(rng, 4)
+    g = integers(rng, 2, 4, 5)
+    dx, db = jax.linear_transpose(lambda x, b: cj.conv(x, w, b), x, b)(g)
+    np.testing.assert_array_equal(dx, jax.linear_transpose(lambda x: cj.conv(x, w), x)(g)[0])
+    np.testing.assert_array_equal(db, g.sum((0, 2)))
+    with pytest.raises(NotImplementedError):
+        jax.linear_transpose(lambda x: cj.conv(x, w, activation="relu"), x)(g)
+
+
 @pytest.mark.parametrize("axes", [(0, None, None), (None, 2, None), (1, 0, 0), (None, None, 0)])
 def test_batching(arrays, axes):
     given = [

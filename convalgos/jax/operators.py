@@ -250,3 +250,24 @@ def _rule(primitive: Any, order: str) -> Any:
 ad.defbilinear(conv_p, _rule(backward_data_p, "gb"), _rule(backward_weights_p, "ag"))
 ad.defbilinear(backward_data_p, _rule(conv_p, "gb"), _rule(backward_weights_p, "ga"))
 ad.defbilinear(backward_weights_p, _rule(backward_data_p, "bg"), _rule(conv_p, "ag"))
+
+
+def _transposed(
+    direction: str, g: Any, *arrays: Any, how: ConvSettings, activation: ActivationLike = None
+) -> list[Any]:
+    """The rule of `FINISHED` for `jax.linear_transpose`, where all is linear in the arrays not known."""
+    unknown = [ad.is_undefined_primal(a) for a in arrays]
+    avals = [a.aval for a, of in zip(arrays, unknown, strict=True) if of]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+
+    def steps(*some: JaxArray) -> JaxArray:
+        left = iter(some)
+        given = [next(left) if of else a for of, a in zip(unknown, arrays, strict=True)]
+        return by_steps(direction, how, activation, *given)
+
+    found = iter(jax.linear_transpose(steps, *shapes)(ad.instantiate_zeros(g)))
+    return [next(found) if of else None for of in unknown]
+
+
+for _direction, _finished in FINISHED.items():
+    ad.primitive_transposes[_finished] = functools.partial(_transposed, _direction)

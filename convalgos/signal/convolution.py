@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,20 @@ from convalgos.signal.exact_integers import (
     largest_of,
     modulo_dtype,
 )
-from convalgos.signal.lines import long_signal
+from convalgos.signal.joint_transforms import Joint, call_key, keep_joint
 from convalgos.signal.mixed_types import NUMBERS, WIDENED, as_floating, without_halves
 from convalgos.signal.modes import MODES, MOST_AXES, in_all_axes, in_axes, larger, longer_axes, longest_last
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, convolved_along, run_on_sides
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
 from convalgos.signal.window_sums import few_complex
+from convalgos.signal.without_plans import (
+    are_complex_lines,
+    convolved_axes,
+    may_be_joint,
+    spreads_farther,
+    without_plan,
+)
 
 METHODS = ("auto", "direct", "fft")
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
@@ -151,10 +159,11 @@ def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None, *, out:
 
 def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None = None) -> np.ndarray | None:
     """`convolve`, in the dtype that the inputs promote to; in `out` itself where a plan writes there."""
-    transformed = method == "fft" and type(in1) is type(in2) is np.ndarray
-    fit = transformed and (mode != "valid" or 1 in (in1.size, in2.size))
+    arrays_given = type(in1) is type(in2) is np.ndarray
+    fit = arrays_given and method == "fft" and (mode != "valid" or 1 in (in1.size, in2.size))
     if fit and (y := _product(in1, in2, mode, None)) is not None:
         return y
+    keep = partial(keep_joint, call_key(in1, in2, mode)) if arrays_given and method == "auto" else None
     in1, in2 = without_halves(in1, in2)
     arrays = _arrays(in1, in2)
     if arrays is None or method not in METHODS:
@@ -163,20 +172,28 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     dtype = np.result_type(x, w)
     if dtype.kind == "b" or (mode == "valid" and larger(x.shape, w.shape) is None):
         return None
-    if x.ndim > MOST_AXES and _convolved(x, w) > MOST_AXES:
+    if x.ndim > MOST_AXES and convolved_axes(x, w) > MOST_AXES:
         one_precision = dtype.kind in "fc" and x.dtype.char.lower() == w.dtype.char.lower()
         whole = method == "fft" and one_precision and all_finite(x) and all_finite(w)
         return short_signals.transformed(x, w, mode) if whole else None
     if (kept := longer_axes(x.shape, w.shape)) is not None:
         y = by_plan(*in_axes(x, w, kept), mode, method)
         return None if y is None else in_all_axes(y, kept, x.ndim)
-    if (order := longest_last(x.shape, w.shape, mode)) is not None:
+    if dtype.kind == "c" and method == "auto" and are_complex_lines(x, w):
+        return _floating(*_in_precision(dtype, x, w), mode, None, out)
+    order = longest_last(x.shape, w.shape, mode)
+    if order is not None and dtype.kind == "c" and may_be_joint(x, w, mode):  # that are as fast either way
+        y = without_plan(*_in_precision(dtype, x, w), mode, method, keep)
+        if y is not None:
+            return y
+    if order is not None:
         x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
         y = by_plan(x, w, mode, method)
         return None if y is None else np.ascontiguousarray(y.transpose(np.argsort(order)))
-    if method != "fft" and dtype.kind in "fc" and _spreads_farther(x, w, mode):
+    if method != "fft" and dtype.kind in "fc" and spreads_farther(x, w, mode):
         return None
-    if dtype.kind in "fc" and (y := _without_plan(*_in_precision(dtype, x, w), mode, method)) is not None:
+    floats = _in_precision(dtype, x, w) if dtype.kind in "fc" else None
+    if floats and (y := without_plan(*floats, mode, method, keep)) is not None:
         return y
     integral = dtype.kind in "iu"
     chosen = method
@@ -196,45 +213,21 @@ def by_plan(in1: Any, in2: Any, mode: str, method: str, out: np.ndarray | None =
     y = convolved_along(*_in_precision(np.float64 if integral else dtype, x, w), mode, None, chosen, out)
     if y is None:
         return None
-    if method == "fft" and not np.isfinite(y.flat[0]):
-        warnings.warn(
-            "Use of fft convolution on input with NAN or inf results in NAN or inf output. "
-            "Consider using method='direct' instead.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    if method == "fft":
+        _warn_of_spread(y)
     # through int64, so that sums too large for the dtype wrap around as they do in integer arithmetic
     return np.rint(y).astype(np.int64).astype(dtype, copy=False) if integral else y
 
 
-def _spreads_farther(x: np.ndarray, w: np.ndarray, mode: str) -> bool:
-    """Whether what is not finite would meet zeros beyond the ends that SciPy's sums do not read.
-
-    The smaller array is the filter, whose taps all meet zeros. SciPy's sums of signals read none, and along
-    several axes they read those around in1 where in1 is centred on.
-    """
-    if x.ndim == 1:
-        least = min(x.size, w.size)
-        return not all(all_finite(a) for a in (x, w) if a.size == least)
-    return mode == "same" and x.size < w.size and not all_finite(x)
-
-
-def _without_plan(x: np.ndarray, w: np.ndarray, mode: str, method: str) -> np.ndarray | None:
-    """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
-    if method == "fft":
-        return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
-    alike = short_signals.are_alike(zip(x.shape, w.shape, strict=True))
-    if x.dtype.kind == w.dtype.kind == "f":
-        if (y := long_signal(x, w, mode)) is not None:
-            return y
-        whole = x.ndim > 1 and alike and mode != "valid"
-    elif (y := few_complex(x, w, mode)) is not None:
-        return y
-    else:
-        whole = alike or x.dtype.kind == w.dtype.kind
-    if not whole or method != "auto" or not (all_finite(x) and all_finite(w)):
-        return None
-    return short_signals.transformed(x, w, mode)
+def _warn_of_spread(y: np.ndarray) -> None:
+    """SciPy's warning where what is not finite has been transformed."""
+    if not np.isfinite(y.flat[0]):
+        warnings.warn(
+            "Use of fft convolution on input with NAN or inf results in NAN or inf output. "
+            "Consider using method='direct' instead.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) -> np.ndarray | None:
@@ -243,12 +236,15 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
     if type(in1) is type(in2) is np.ndarray:
         key = _transform_key(in1, in2, mode, axes)
         if (known := _transforms[key]) is not UNKNOWN:
+            if type(known) is Joint:
+                found: np.ndarray = known.convolved(in1, in2)
+                return found
             dtype, sides = known
             return run_on_sides(*_in_precision(dtype, in1, in2), sides, "fft", out)
-        if axes is None and (y := short_signals.new_of_one_length(in1, in2, mode)) is not None:
-            return y
-        if (y := _product(in1, in2, mode, axes)) is not None:
-            return y
+        if axes is None and (new := short_signals.new_of_one_length(in1, in2, mode)) is not None:
+            return new
+        if (product := _product(in1, in2, mode, axes)) is not None:
+            return product
         in1, in2 = as_floating(in1, in2)
     if type(axes) is int and type(in1) is np.ndarray and in1.ndim == 1 and axes in (0, -1):
         axes = None  # which are all
@@ -266,15 +262,16 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         if len(axes) != len(given):
             return None
     kept = longer_axes(x.shape, w.shape)
-    if kept is not None and _convolved(x, w, axes):  # products are of other types
+    if kept is not None and convolved_axes(x, w, axes):  # products are of other types
         along = None if axes is None else [kept.index(i) for i in kept if i in axes]
         y = _floating(*in_axes(x, w, kept), mode, along, None)
         return None if y is None else in_all_axes(y, kept, x.ndim)
     if axes is None and (y := few_complex(x, w, mode)) is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
-    if (y := short_signals.transformed(x, w, mode, axes)) is not None:
+    keep = None if key is None else partial(_transforms.keep, key)
+    if (y := short_signals.transformed(x, w, mode, axes, keep)) is not None:
         return y
-    if x.ndim > MOST_AXES and _convolved(x, w, axes) > MOST_AXES:
+    if x.ndim > MOST_AXES and convolved_axes(x, w, axes) > MOST_AXES:
         return None
     dtype = np.float32 if single else np.float64
     taps = math.prod(min(x.shape[i], w.shape[i]) for i in (range(x.ndim) if axes is None else axes))
@@ -321,12 +318,6 @@ def _product(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> np.ndarray |
         ]
         return y[tuple(crops)].copy()
     return y
-
-
-def _convolved(x: np.ndarray, w: np.ndarray, axes: set[int] | None = None) -> int:
-    """How many axes are convolved; along those of length 1 it is a product."""
-    pairs = zip(x.shape, w.shape, strict=True)
-    return sum(1 not in pair and (axes is None or i in axes) for i, pair in enumerate(pairs))
 
 
 def _arrays(in1: Any, in2: Any) -> tuple[np.ndarray, np.ndarray] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,6 +20,17 @@ def wanted_of(mode: str, size1: int, size2: int) -> tuple[int, int]:
         return 0, full
     count = size1 if mode == "same" else size1 - size2 + 1
     return (full - count) // 2, count
+
+
+def least_lengths(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], along: Sequence[int],
+    wanted: Sequence[tuple[int, int]],
+) -> list[int]:  # fmt: skip
+    """Of transforms along some axes: what wraps around meets no element that is wanted."""
+    return [
+        max(x_shape[i], w_shape[i], first + count, x_shape[i] + w_shape[i] - 1 - first)
+        for i, (first, count) in zip(along, wanted, strict=True)
+    ]
 
 
 def larger(shape1: tuple[int, ...], shape2: tuple[int, ...]) -> int | None:

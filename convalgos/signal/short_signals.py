@@ -8,11 +8,12 @@ sorts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from convalgos.signal.joint_transforms import Joint, joint_of_arrays
 from convalgos.signal.modes import larger, products_summed, wanted_of
 from convalgos.signal.new_sizes import is_nearly_as_long, is_new_with_such_taps
 from convalgos.signal.small_calls import BYTES_OF_PRODUCTS, is_tiny_line
@@ -35,9 +36,12 @@ REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5,
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
 MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
-FEW_OF_BOTH = 1 << 11  # elements where one array is complex and the other is real,
+# Elements where one array is complex and the other is real, of one, two, three axes,
+FEW_OF_BOTH = 1 << 11, 3 << 11, 3 << 10
 FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of both together; Zen 5
 LINE_OF_COMPLEX = 0, 1 << 8, 1 << 9  # elements of a line of such with one filter, one or both complex; Zen 5
+# Elements of the result of one line, and of more, with one filter that is about as long; the same
+ALIKE_LINE, ALIKE_LINES = (0, 1 << 10, 5 << 9), (0, 1 << 10, 3 << 11)
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -72,8 +76,14 @@ def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | N
     return transformed_whole(x, w, [0], [wanted_of(mode, x.size, w.size)])
 
 
-def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> np.ndarray | None:
-    """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite."""
+def transformed(
+    in1: Any, in2: Any, mode: str, axes: set[int] | None = None, keep: Callable[[Joint], Any] | None = None
+) -> np.ndarray | None:
+    """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite.
+
+    Args:
+        keep: called with the joint transforms that arrays of these shapes and types go by, if they do.
+    """
     arrays = _arrays(in1, in2, 32)
     if arrays is None or mode not in ("full", "same", "valid"):
         return None
@@ -107,8 +117,12 @@ def transformed(in1: Any, in2: Any, mode: str, axes: set[int] | None = None) -> 
         return None
     crops = [_crop(mode, *pair) for pair in inside]
     wanted = [(crop.start, crop.stop - crop.start) for crop in crops]
+    spread = y is not None  # as what has been summed is not finite
     y = transformed_whole(x, w, along, wanted, 1 if elements <= ONE_THREAD else -1)
     if mode != "same" or not others:
+        joint = None if spread or keep is None else joint_of_arrays(x, w, along, wanted)
+        if keep is not None and joint is not None:
+            keep(joint)
         return y
     centred = [slice(None) if i in along else _centred(mode, *pair) for i, pair in enumerate(pairs)]
     return np.ascontiguousarray(y[tuple(centred)])
@@ -135,10 +149,12 @@ def _is_whole(
     """
     axes, lines = min(len(inside) + len(others), 3) - 1, len(inside) == 1
     if lines and complexes and _have_one_filter(inside[0], others):
-        return sum(inside[0]) <= LINE_OF_COMPLEX[complexes]
+        most = ALIKE_LINE if elements == sum(inside[0]) - 1 else ALIKE_LINES
+        alike = elements <= most[complexes] and are_alike(inside, ALIKE_COMPLEX)
+        return alike or sum(inside[0]) <= LINE_OF_COMPLEX[complexes]
     if len(inside) > 3:
         return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
-    if elements <= (REAL_ELEMENTS, FEW_OF_BOTH, COMPLEX_ELEMENTS[axes])[complexes]:
+    if elements <= (REAL_ELEMENTS, FEW_OF_BOTH[axes], COMPLEX_ELEMENTS[axes])[complexes]:
         return True
     if complexes == 2:
         times = ALIKE_COMPLEX_IMAGES if len(inside) == 2 else ALIKE_COMPLEX

@@ -16,6 +16,8 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.signal.booleans import convolved_booleans
+from convalgos.signal.finite_values import has_finite_norm
+from convalgos.signal.joint_transforms import are_slow_sums, known_convolution
 from convalgos.signal.mixed_types import (
     HALVES,
     NUMBERS,
@@ -103,6 +105,8 @@ def small_unbordered(correlates: bool) -> Callable[[Function], Function]:
                 return (np.correlate if correlates else np.convolve)(in1, in2, mode)
             if method in ("auto", "direct") and not other:
                 y = convolved_small(in1, in2, mode, correlates, False)
+                if y is None and method == "auto":
+                    y = known_convolution(in1, in2, mode, correlates)
                 if y is not None:
                     return y
                 if are_booleans(in1, in2):
@@ -194,10 +198,10 @@ def _called(
     if w.dtype is not dtype:
         w = w.astype(dtype)
     if known.taps is not None:
-        if not _is_finite(w):
+        if not has_finite_norm(w):
             return None  # what is not finite would spread from zeros
         w = w[known.taps]
-    if known.swapped and make is _unbordered and options[0] == "same" and not _is_finite(x):
+    if known.swapped and make is _unbordered and options[0] == "same" and not has_finite_norm(x):
         return None  # nor do SciPy's sums spread it from zeros
     if correlates and dtype.kind == "c":
         if known.swapped and make is _bordered:
@@ -208,11 +212,6 @@ def _called(
         x, w = np.flip(w) if correlates else w, x
     y: np.ndarray | None = known.call(known.address, _rows(x), _rows(w), np.empty(known.shape, dtype))
     return y
-
-
-def _is_finite(x: np.ndarray) -> bool:
-    """Whether all numbers are finite, and no square of theirs is infinite."""
-    return x.dtype.kind not in "fc" or math.isfinite(np.vdot(x, x).real)
 
 
 def _is_tiny(x: np.ndarray, w: np.ndarray, make: Callable[..., Small | None], mode: str) -> bool:
@@ -308,6 +307,8 @@ def _unbordered(
     if len(x_shape) == 1 and outputs <= DOTS and taps >= TAPS_OF_DOTS:
         return Small(_dots if swapped or not correlates else _dots_correlated, 0, (outputs,), None, swapped)
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
+        return None
+    if dtype.kind == "c" and are_slow_sums(pairs, wanted, dtype.itemsize, len(x_shape) == 1):
         return None
     places = reads("constant", pairs, wanted)
     made = small(dtype, places, swapped or not correlates)

@@ -1,8 +1,8 @@
 """Convolutions by three transforms of whole arrays, through SciPy's FFT: no problem, no plan, no keeping.
 
-Small arrays are transformed along all axes in one call. Larger ones are filled up with zeros and transformed
-an axis at a time, and what is wanted is cut out as soon as it can be: there are no transforms of lines of
-zeros, nor of such that nobody wants.
+Small arrays are transformed together (`joint_transforms`), or along all axes in one call. Larger ones are
+filled up with zeros and transformed an axis at a time, and what is wanted is cut out as soon as it can be:
+there are no transforms of lines of zeros, nor of such that nobody wants.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import scipy  # whose parts are imported when they are used
+
+from convalgos.signal.joint_transforms import joint_of_arrays
+from convalgos.signal.modes import least_lengths
 
 SPARE = 0.9  # of what is transformed that is wanted, from which on the rest is not worth a copy
 ONE_THREAD = 1 << 18  # elements that are transformed before a second thread has begun
@@ -28,11 +31,11 @@ def transformed_whole(
 
     Both are of one precision. What is not finite is spread.
     """
-    # as long that what wraps around meets no element that is wanted
-    least = [
-        max(x.shape[i], w.shape[i], first + count, x.shape[i] + w.shape[i] - 1 - first)
-        for i, (first, count) in zip(along, wanted, strict=True)
-    ]
+    if w is not x:
+        joint = joint_of_arrays(x, w, along, wanted)
+        if joint is not None:
+            return joint.convolved(x, w)
+    least = least_lengths(x.shape, w.shape, along, wanted)
     real = x.dtype.kind == w.dtype.kind == "f"
     lines = math.prod(max(x.shape[i], w.shape[i]) for i in range(x.ndim) if i not in along)
     way = _by_axes if len(along) > 1 and lines * math.prod(least) > IN_ONE_CALL else _at_once
