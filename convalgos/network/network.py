@@ -130,8 +130,9 @@ class Network:
         Raises:
             Unsupported: a part of it is run by a library whose regions cannot be stored.
         """
-        own = [p for p in self.plans() if not p.choice.of_other_shapes or p.parts or p.limits != PlanLimits()]
-        store_network(self.graph, [p.record for p in own], file_path("path", path))
+        graph, whole = self.graph, () if self._staged is not None else self.plans()  # no call runs by else
+        own = [p for p in whole if not p.choice.of_other_shapes or p.parts or p.limits != PlanLimits()]
+        store_network(graph, [p.record for p in own], file_path("path", path))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -218,7 +219,7 @@ class Network:
         if this one is right."""
         opened = type(self)(with_opened(self.graph, region))
         found = opened.run(views)
-        self.graph, self._staged, self._plans = opened.graph, opened._staged, opened._plans
+        self._staged, self.graph, self._plans = opened._staged, opened.graph, opened._plans
         return found
 
     def _views(self, given: Sequence[Any]) -> list[np.ndarray]:
