@@ -135,3 +135,11 @@ def test_weights_that_lie_in_their_file(tmp_path):
 def test_plain_models_are_not_read_again():
     builder = Builder()
     assert not from_onnx(builder.model(builder.conv()))._instead
+
+
+def test_models_with_large_constants_are_not_copied(monkeypatch):
+    elements = 8 * 6 * (3 * 3 + 1) + 1  # two filters, and the rate to compare to
+    for most in (elements - 1, elements):
+        monkeypatch.setattr(decided_branches, "LARGEST", most)
+        decides = any(isinstance(x, decided_branches.DecidedBranches) for x in from_onnx(rated())._instead)
+        assert decides == (most == elements)
