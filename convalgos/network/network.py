@@ -48,7 +48,7 @@ class Network:
 
     Args:
         graph: from `ca.network.from_onnx`, or made by hand.
-        instead: what is asked for the outputs first, in this order.
+        instead: what is asked for the outputs first, in this order; plans are of the calls that it leaves.
 
     Example:
         >>> import numpy as np
