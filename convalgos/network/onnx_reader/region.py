@@ -66,7 +66,7 @@ class OnnxRegion:
         self._is_inferred = not any(node.attributes.get("ceil_mode") for node in nodes)
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
         # which ONNX Runtime does not give as arrays
-        self._has_others_types = any(map(is_of_others, map(model.dtype, (*self.inputs, *self.outputs))))
+        self.has_others_types = any(map(is_of_others, map(model.dtype, (*self.inputs, *self.outputs))))
         self._lock = threading.Lock()
         self._open = OpenShapes(self._open_shapes)
 
@@ -84,7 +84,7 @@ class OnnxRegion:
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Write the outputs, which are C-contiguous arrays of their shapes; so are the inputs."""
-        if sum([y.nbytes for y in outputs]) <= COPIED and not self._has_others_types:
+        if sum([y.nbytes for y in outputs]) <= COPIED and not self.has_others_types:
             self._copy(inputs, outputs)
         else:
             self.bind(inputs, outputs).run()

@@ -34,7 +34,9 @@ def whole_region(graph: NetworkGraph) -> WholeRegion | None:
     if len(graph.steps) != 1 or not isinstance(step := graph.steps[0], Foreign):
         return None
     region = step.region
-    if not isinstance(region, OnnxRegion) or len({*graph.outputs}) < len(graph.outputs):
+    if not isinstance(region, OnnxRegion) or region.has_others_types:
+        return None
+    if len({*graph.outputs}) < len(graph.outputs):
         return None
     is_whole = {*region.inputs} <= {*graph.inputs} and {*graph.outputs} <= {*region.outputs}
     return WholeRegion(region, graph) if is_whole else None
