@@ -57,6 +57,19 @@ def test_branches_that_shapes_decide():
     assert all(any(isinstance(s, Recurrence) for s in found.graph.steps) for found in networks(net))
 
 
+def test_calls_run_by_what_is_planned(monkeypatch):
+    """Not by a network that was read for the shapes, which knows no limits."""
+    model = squeezed()
+    net, x = from_onnx(model), numbers((1, 6, 1, 7))
+    (reading,) = net._instead
+    for _ in range(decided_branches.SEEN + 1):
+        net(x)
+    assert reading._networks
+    monkeypatch.setattr(reading, "run", lambda views: pytest.fail("it was not asked for"))
+    net.plan(x.shape, workspace_limit=1 << 20)
+    assert_same(net, model, {"x": x})
+
+
 def test_more_shapes_than_are_kept():
     model = squeezed()
     net = from_onnx(model)
@@ -135,3 +148,11 @@ def test_weights_that_lie_in_their_file(tmp_path):
 def test_plain_models_are_not_read_again():
     builder = Builder()
     assert not from_onnx(builder.model(builder.conv()))._instead
+
+
+def test_models_with_large_constants_are_not_copied(monkeypatch):
+    elements = 8 * 6 * (3 * 3 + 1) + 1  # two filters, and the rate to compare to
+    for most in (elements - 1, elements):
+        monkeypatch.setattr(decided_branches, "LARGEST", most)
+        decides = any(isinstance(x, decided_branches.DecidedBranches) for x in from_onnx(rated())._instead)
+        assert decides == (most == elements)

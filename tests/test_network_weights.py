@@ -15,7 +15,7 @@ from convalgos.network.graph import Convolution, NetworkGraph
 from convalgos.network.mapped_weights import MAPPED, _mapped
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx, graph_of
-from convalgos.network.onnx_reader.loading import load_onnx
+from convalgos.network.onnx_reader.loading import folded_model, given_model
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -62,7 +62,7 @@ def filters(net):
 
 
 def test_models_leave_memory_once_they_are_read():
-    loaded = load_onnx(model(fold=True).SerializeToString())
+    loaded = folded_model(given_model(model(fold=True).SerializeToString()))
     left = weakref.ref(loaded)
     gc.disable()  # nothing waits for it
     try:

@@ -11,7 +11,7 @@ from test_network_onnx import SHAPE, Builder, check, kinds, numbers, reference
 
 from convalgos.network.graph import Convolution, Foreign, View
 from convalgos.network.onnx_reader import constants as onnx_constants
-from convalgos.network.onnx_reader.loading import load_onnx
+from convalgos.network.onnx_reader.loading import folded_model, given_model
 
 NODES = {
     "Add": ("Add", [numbers((2, 3)), numbers((3,))], {}),
@@ -64,7 +64,7 @@ def test_nodes_of_constants_give_what_onnxruntime_makes_of_them(case):
     b = Builder()
     made = b.node(op, *inputs, **attributes)
     model = b.model(*([made] if isinstance(made, str) else made))
-    loaded = load_onnx(model)
+    loaded = folded_model(given_model(model))
     assert not loaded.nodes
     for name, right in zip(loaded.outputs, reference(model, {"x": numbers(SHAPE)}), strict=True):
         y = loaded.constant(name)
@@ -110,7 +110,7 @@ def test_open_sizes_that_a_reshape_keeps(sizes, is_kept):
     model = b.model(b.node("Relu", b.node("Reshape", "x", b.node("Concat", *parts, axis=0))))
     for shape in ((4, 4, 8), (3, 3, 8) if sizes == "n n 8" else (3, 5, 8)):
         check(model, numbers(shape))
-    assert ("Shape" not in {node.op for node in load_onnx(model).nodes}) == is_kept
+    assert ("Shape" not in {node.op for node in folded_model(given_model(model)).nodes}) == is_kept
 
 
 def test_large_filters_of_one_number_are_constants_of_one_element():
@@ -118,7 +118,7 @@ def test_large_filters_of_one_number_are_constants_of_one_element():
     b = Builder((1, 4096))
     made = b.node("ConstantOfShape", np.array([600, 4096]), value=numpy_helper.from_array(np.float32([0.25])))
     model = b.model(b.node("Relu", b.node("Gemm", "x", made, transB=1)))
-    assert load_onnx(model).constant(made).strides == (0, 0)
+    assert folded_model(given_model(model)).constant(made).strides == (0, 0)
     assert Foreign not in kinds(check(model, numbers((1, 4096))))
 
 

@@ -16,7 +16,7 @@ from convalgos.onnx import Session  # noqa: E402
 CASES = {  # of modules of the suite, whose names begin with "test_"
     # numbers that inputs hold tell sizes
     "affinegrid": "affine_grid_2d affine_grid_3d_align_corners",
-    "centercroppad": "center_crop_pad_crop center_crop_pad_crop_and_pad center_crop_pad_crop_axes_hwc",
+    "center_crop_pad": "center_crop_pad_crop center_crop_pad_crop_and_pad center_crop_pad_crop_axes_hwc",
     "col2im": "col2im col2im_5d col2im_pads",
     "cumprod": "cumprod_1d_int32_exclusive",
     "maxunpool": "maxunpool_export_with_output_shape",
@@ -40,7 +40,7 @@ CASES = {  # of modules of the suite, whose names begin with "test_"
     "string_split": "string_split_maxsplit string_split_empty_tensor",
     "ai_onnx_ml.label_encoder": "ai_onnx_ml_label_encoder_string_int",
     "identity": "identity_sequence identity_opt",
-    "if": "if_seq if_opt",
+    "if_": "if_seq if_opt",
     "loop": "loop13_seq loop16_seq_none",
     "sequence_map": "sequence_map_add_2_sequences sequence_map_extract_shapes_expanded",
     "splittosequence": "split_to_sequence_nokeepdims",
@@ -131,3 +131,9 @@ def test_sizes_that_only_a_run_tells_of_an_operator_of_others(tmp_path):
     np.testing.assert_array_equal(y, np.maximum(x, 0)[None])
     with pytest.raises(ValueError, match="ExpandDims"):
         session.run(None, {"x": x, "axis": np.int32(7)})
+    begun = Session(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)).network
+    before = begun.plan(((2, 3), ()))
+    begun(x, np.int32(1))
+    begun.keep(before)  # as a call of another thread that began before this one
+    begun.save(tmp_path / "begun.cal")
+    np.testing.assert_array_equal(load(tmp_path / "begun.cal")(x, np.int32(1)), np.maximum(x, 0)[:, None])

@@ -48,7 +48,7 @@ class Network:
 
     Args:
         graph: from `ca.network.from_onnx`, or made by hand.
-        instead: what is asked for the outputs first, in this order.
+        instead: what is asked for the outputs first, in this order, until `plan` says how calls run.
 
     Example:
         >>> import numpy as np
@@ -63,7 +63,7 @@ class Network:
 
     def __init__(self, graph: NetworkGraph, instead: Sequence[RunsInstead] = ()):
         self.graph = graph
-        self._instead = tuple(instead)
+        self._instead: Sequence[RunsInstead] = tuple(instead)
         self._plans: RecentPlans[NetworkPlan] = RecentPlans()
         self._memories = MemoryPool()
         self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
@@ -104,6 +104,7 @@ class Network:
         one_of("effort", effort, EFFORTS)
         limits = PlanLimits(tuple(precisions), effort, workspace_limit, max_rel_error)
         given = self._shapes(shapes)
+        self._instead = ()
         if self._staged is not None:
             return self._staged.planned(given, lambda stage, own: stage._planned_within(own, limits))
         return self._planned_within(given, limits)
@@ -130,8 +131,9 @@ class Network:
         Raises:
             Unsupported: a part of it is run by a library whose regions cannot be stored.
         """
-        own = [p for p in self.plans() if not p.choice.of_other_shapes or p.parts or p.limits != PlanLimits()]
-        store_network(self.graph, [p.record for p in own], file_path("path", path))
+        graph, whole = self.graph, () if self._staged is not None else self.plans()  # no call runs by else
+        own = [p for p in whole if not p.choice.of_other_shapes or p.parts or p.limits != PlanLimits()]
+        store_network(graph, [p.record for p in own], file_path("path", path))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -218,7 +220,7 @@ class Network:
         if this one is right."""
         opened = type(self)(with_opened(self.graph, region))
         found = opened.run(views)
-        self.graph, self._staged, self._plans = opened.graph, opened._staged, opened._plans
+        self._staged, self.graph, self._plans = opened._staged, opened.graph, opened._plans
         return found
 
     def _views(self, given: Sequence[Any]) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from convalgos.network.network import Network
-from convalgos.network.onnx_reader.graph import graph_of
+from convalgos.network.onnx_reader.graph import network_of_read
 from convalgos.network.onnx_reader.loading import folded_model, given_model
 
 FIRST_IR = 4  # version of ONNX in which constants that are inputs may be overridden
@@ -47,4 +47,4 @@ class Overriding:
         del proto.graph.initializer[:]
         proto.graph.initializer.extend(kept)
         weights = {name: array for name, array in read.weights.items() if name not in names}
-        return Network(graph_of(folded_model(read._replace(proto=proto, weights=weights, is_callers=False))))
+        return network_of_read(folded_model(read._replace(proto=proto, weights=weights, is_callers=False)))

@@ -10,7 +10,7 @@ import numpy as np
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.onnx_reader.loading import GivenModel, naming_file_of
-from convalgos.network.onnx_reader.runtime_session import runtime_session
+from convalgos.network.onnx_reader.runtime_sessions import runtime_session
 from convalgos.network.onnx_reader.runtime_types import runtime_errors
 from convalgos.onnx.session_values import SessionValue, dtype_of_told
 

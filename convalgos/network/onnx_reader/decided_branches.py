@@ -8,6 +8,7 @@ as the rate of a signal.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,13 +19,15 @@ import numpy as np
 from convalgos.core.errors import Unsupported
 from convalgos.network.attention import Product
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step
+from convalgos.network.onnx_reader.file import tensors_within
 from convalgos.network.onnx_reader.messages import kind_of_dtype, tensor_of, value_info
+from convalgos.network.onnx_reader.model import OnnxModel
 from convalgos.network.recurrence import Recurrence
 
 SEEN = 3  # calls of the same shapes from which on a model is read for them,
 MOST = 4  # for so many shapes: each has weights of its own
 COUNTED = 64  # shapes that are counted at a time
-LARGEST = 1 << 26  # bytes of a model
+LARGEST = 1 << 24  # elements of the constants of a model
 HEAVY = Convolution | Recurrence | Product  # without which there is nothing to gain
 
 
@@ -105,8 +108,6 @@ class DecidedBranches:
     def _read_for(self, inputs: Sequence[np.ndarray], fixed: Sequence[bool]) -> RunsModel | None:
         """The network of these shapes, and of numbers; None where branches stay, or nothing is gained."""
         proto = self._model()
-        if proto.ByteSize() > LARGEST:
-            return None
         del proto.graph.input[:]
         for name, x, is_fixed in zip(self._inputs, inputs, fixed, strict=True):
             if is_fixed:
@@ -123,6 +124,15 @@ class DecidedBranches:
         return found
 
 
+def decided_branches(graph: NetworkGraph, model: OnnxModel, read: Read) -> DecidedBranches | None:
+    """What runs the graph of a model that has branches; None of others, and of models with large constants,
+    which are not copied."""
+    if not any(map(_has_branch, graph.steps)):
+        return None
+    elements = sum(math.prod(tensor.dims) for tensor in tensors_within(model.proto.graph))
+    return DecidedBranches(model.whole, model.inputs, read) if elements <= LARGEST else None
+
+
 def _is_number(x: np.ndarray) -> bool:
     """Whether an input may be a choice: a rate, or a flag."""
     return x.size == 1 and x.dtype.kind in "biu"
@@ -131,9 +141,9 @@ def _is_number(x: np.ndarray) -> bool:
 def _gains(network: RunsModel) -> bool:
     """Whether a network has no branches left, and more to compute than they take."""
     steps = network.graph.steps
-    return not (network.stages or any(map(has_branch, steps))) and any(isinstance(s, HEAVY) for s in steps)
+    return not (network.stages or any(map(_has_branch, steps))) and any(isinstance(s, HEAVY) for s in steps)
 
 
-def has_branch(step: Step) -> bool:
+def _has_branch(step: Step) -> bool:
     """Whether ONNX Runtime runs branches in a step."""
     return isinstance(step, Foreign) and "If" in getattr(step.region, "operators", ())

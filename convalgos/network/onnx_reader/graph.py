@@ -21,11 +21,11 @@ from convalgos.network.graph import (
     Transpose,
     View,
 )
-from convalgos.network.network import Network, RunsInstead
+from convalgos.network.network import Network
 from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
-from convalgos.network.onnx_reader.decided_branches import DecidedBranches, has_branch
+from convalgos.network.onnx_reader.decided_branches import decided_branches
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
 from convalgos.network.onnx_reader.loading import folded_model, given_model, naming_file_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -78,12 +78,8 @@ def from_onnx(model: Any) -> Network:
 def network_of_read(model: OnnxModel) -> Network:
     """The network of a model that was read."""
     graph = graph_of(model)
-    instead: list[RunsInstead] = []
-    if any(has_branch(step) for step in graph.steps):
-        instead.append(DecidedBranches(model.whole, model.inputs, from_onnx))
-    if (whole := whole_region(graph)) is not None:
-        instead.append(whole)
-    return Network(graph, instead)
+    instead = decided_branches(graph, model, from_onnx), whole_region(graph)
+    return Network(graph, [other for other in instead if other is not None])
 
 
 def graph_of(model: OnnxModel) -> NetworkGraph:

@@ -36,16 +36,6 @@ class GivenModel(NamedTuple):
     is_callers: bool = False  # whether the caller has the proto
 
 
-def load_onnx(model: Any) -> OnnxModel:
-    """A model from a path, its bytes, or a ModelProto; what is constant in it is folded.
-
-    Raises:
-        ValueError: it is no model, or its data lie elsewhere. Unsupported: onnx is not installed, or what
-            is constant needs ONNX Runtime, which is not.
-    """
-    return folded_model(given_model(model))
-
-
 def given_model(model: Any) -> GivenModel:
     """A model from a path, its bytes, or a ModelProto, as it is there.
 
@@ -70,7 +60,12 @@ def given_model(model: Any) -> GivenModel:
 
 
 def folded_model(given: GivenModel) -> OnnxModel:
-    """A model whose constants are folded; see `load_onnx`."""
+    """A model whose constants are folded.
+
+    Raises:
+        ValueError: it is no model, or its data lie elsewhere. Unsupported: what is constant needs ONNX
+            Runtime, which is not installed.
+    """
     with naming_file_of(given):
         return _read(given.proto, given.weights, given.is_callers)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from convalgos.network.onnx_reader.order import bodies_of
+
 MOST_NODES = 100_000  # ten times what the largest models have
 MOST_BYTES = 1 << 30
 MOST_DEPTH = 100  # of functions that call each other
@@ -31,13 +33,13 @@ def with_functions_inlined(proto: Any) -> Any:
     """
     if not proto.functions:
         return proto
-    check_functions(proto)
+    _check_functions(proto)
     import onnx.inliner
 
     return onnx.inliner.inline_local_functions(proto)
 
 
-def check_functions(model: Any) -> None:
+def _check_functions(model: Any) -> None:
     """ValueError where the functions of a model call each other for ever, or stand for too much."""
     functions = {(f.domain, f.name): f for f in model.functions}
     known: dict[Key, Size] = {}
@@ -71,13 +73,5 @@ def _with_bodies(nodes: Iterable[Any]) -> Iterator[Any]:
     """Nodes, and those of the bodies of If, Loop and Scan."""
     for node in nodes:
         yield node
-        for body in bodies(node):
+        for body in bodies_of(node):
             yield from _with_bodies(body.node)
-
-
-def bodies(node: Any) -> Iterator[Any]:
-    """The graphs within a node, as the branches of If."""
-    for attribute in node.attribute:
-        yield from attribute.graphs
-        if attribute.HasField("g"):
-            yield attribute.g

@@ -29,7 +29,7 @@ from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.open_shapes import OpenShapes
 from convalgos.network.onnx_reader.order import captured_by, read_by
 from convalgos.network.onnx_reader.patterns import names_of
-from convalgos.network.onnx_reader.runtime_session import runtime_session
+from convalgos.network.onnx_reader.runtime_sessions import runtime_session
 from convalgos.network.onnx_reader.runtime_types import runtime_errors
 from convalgos.network.onnx_reader.types import INT32, INT64
 from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType

@@ -16,7 +16,8 @@ from convalgos.core.arguments import Shape
 from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.problem import ConvProblem
-from convalgos.network.onnx_reader.local_functions import bodies, check_functions
+from convalgos.network.onnx_reader.local_functions import with_functions_inlined
+from convalgos.network.onnx_reader.order import bodies_of
 from convalgos.onnx.attributes import CONV, checked_attributes, conv_problem
 from convalgos.tools.bench.suites import Layer
 
@@ -89,11 +90,7 @@ def _inferred(path: Path, batch: int | None) -> tuple[Any, int | None, dict[str,
         model = onnx.load(str(path), load_external_data=False)
         if not model.HasField("graph"):
             raise ValueError("it holds no graph")
-        if model.functions:
-            from onnx.inliner import inline_local_functions
-
-            check_functions(model)
-            model = inline_local_functions(model)
+        model = with_functions_inlined(model)
         fixed = _set_batch(model.graph, 1 if batch is None else batch)
         unsound = _take_out_unsound(model.graph)
         if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
@@ -111,7 +108,7 @@ def _take_out_unsound(graph: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for i in reversed(range(len(graph.node))):
         node = graph.node[i]
-        for body in bodies(node):
+        for body in bodies_of(node):
             found |= _take_out_unsound(body)
         if _is_conv(node):
             try:
@@ -153,7 +150,7 @@ def _nodes(graph: Any, outer: Tensors) -> Iterator[tuple[Any, Tensors]]:
         tensors[tensor.name] = (dtype, tuple(tensor.dims))
     for node in graph.node:
         yield node, tensors
-        for body in bodies(node):
+        for body in bodies_of(node):
             yield from _nodes(body, tensors)
 
 

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime for what is left to it."""
+"""Sessions of ONNX Runtime: those that work beside this library's threads, and others that are alone."""
 
 from __future__ import annotations
 
