@@ -94,7 +94,9 @@ def _one_by_one(step: Convolution, operands: list[tuple[str, np.ndarray | str]])
         last = i == len(operands) - 1
         y, activation = (step.output, step.activation) if last else (f"{step.output}/{operation}", None)
         if isinstance(operand, str):
-            made.append(Elementwise(step.name, (x, operand), y, operation, activation))
+            # Kernels are told where their first input lies, which x does not change once it is computed.
+            inputs = (operand, x) if made else (x, operand)
+            made.append(Elementwise(step.name, inputs, y, operation, activation))
         else:
             numbers = np.ascontiguousarray(operand, np.float32).reshape(1, -1, *(1,) * (step.w.ndim - 2))
             made.append(Elementwise(step.name, (x,), y, operation, activation, numbers))
