@@ -94,7 +94,7 @@ def _one_by_one(step: Convolution, operands: list[tuple[str, np.ndarray | str]])
         last = i == len(operands) - 1
         y, activation = (step.output, step.activation) if last else (f"{step.output}/{operation}", None)
         if isinstance(operand, str):
-            # Kernels are told where their first input lies, which x does not change once it is computed.
+            # Kernels may be told where their first input lies: a residual can be an input of the network.
             inputs = (operand, x) if made else (x, operand)
             made.append(Elementwise(step.name, inputs, y, operation, activation))
         else:
