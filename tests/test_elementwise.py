@@ -260,6 +260,20 @@ def test_many_threads_share_large_arrays_and_others_may_be_empty():
     UpsamplingPlan(none.shape, (2, 2), "channels_first").run((none,), np.empty((0, 3, 8, 8), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("n", "c", "apart"), [(300, 16, 0), (300, 16, 3), (5, 9001, 0), (4097, 5, 2), (1, 33, 1), (0, 7, 0)]
+)
+@pytest.mark.parametrize("b_shape", ["one number", "a vector", "a number each", "a vector each"])
+def test_vectors_by_a_vector(n, c, apart, b_shape):
+    kind = {"one number": (1, 1), "a vector": (1, c), "a number each": (n, 1), "a vector each": (n, c)}
+    x, b = values((n, c + apart)), values(kind[b_shape], 1)
+    y = np.full_like(x, 7)
+    plan = ElementwisePlan("multiply", ((n, c), b.shape), "channels_first", activation_of("relu"))
+    plan.run((x[:, :c], b), y[:, :c])
+    np.testing.assert_array_equal(y[:, :c], np.maximum(x[:, :c] * b, 0))
+    assert (y[:, c:] == 7).all()
+
+
 def test_what_is_not_served_is_told():
     a = values(SHAPE)
     for shapes, layout, told in (

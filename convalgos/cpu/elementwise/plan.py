@@ -306,12 +306,14 @@ def _combined_at(
 ) -> BoundRun:  # fmt: skip
     """The same of arrays at these addresses, with so many elements from one image of each to the next."""
     groups, rows, count, b_group, by_element = cast
+    (a_n, b_n, y_n), a_row, y_row = steps, count, count
+    if groups * rows == 1 and not b_n:  # vectors that read the same: short ones cost more as images
+        images, rows, a_row, y_row = 1, images, a_n, y_n
     image = rows * count
-    a_n, b_n, y_n = steps
     values = {
         "operation": operation, "by_element": by_element, "images": images, "groups": groups, "rows": rows,
-        "count": count, "a_n": a_n, "a_g": image, "a_row": count, "b_n": b_n, "b_g": b_group, "y_n": y_n,
-        "y_g": image, "y_row": count,
+        "count": count, "a_n": a_n, "a_g": image, "a_row": a_row, "b_n": b_n, "b_g": b_group, "y_n": y_n,
+        "y_g": image, "y_row": y_row,
         "finish": 0 if activation is None else finish_address(FLOAT, activation),
     }  # fmt: skip
     return _bound_rows(where, images * groups * image, values, activation_numbers(FLOAT, activation), *kept)
