@@ -92,13 +92,13 @@ def _of_copies(value: Any, known: Mapping[int, nn.Module]) -> Any:
         return known.get(id(value), value)
     if isinstance(value, MethodType) and id(value.__self__) in known:
         return MethodType(value.__func__, known[id(value.__self__)])
-    if type(value) in (dict, OrderedDict) and any(
-        isinstance(v, nn.Module | MethodType) for v in value.values()
-    ):
-        return type(value)((key, _of_copies(one, known)) for key, one in value.items())
-    if type(value) is list and any(isinstance(v, nn.Module | MethodType) for v in value):
+    if type(value) not in (list, dict, OrderedDict):
+        return value
+    if not any(isinstance(one, nn.Module | MethodType) for one in _held_in(value)):
+        return value  # itself, so that all who hold it see what is put there
+    if type(value) is list:
         return [_of_copies(one, known) for one in value]
-    return value
+    return type(value)((key, _of_copies(one, known)) for key, one in value.items())
 
 
 @contextmanager
