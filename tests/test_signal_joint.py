@@ -10,6 +10,7 @@ import scipy.signal
 from convalgos import signal
 from convalgos.signal import joint_transforms
 from convalgos.signal.joint_transforms import Joint
+from convalgos.signal.small_images import convolved_small
 
 SHAPES = [
     ((60, 5), (40, 4)),
@@ -120,3 +121,20 @@ def test_one_array_with_itself(rng):
     for _ in range(2):
         for name in ("convolve", "correlate", "fftconvolve"):
             check(name, x, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mode", ["full", "same"])
+def test_few_long_columns_by_a_long_one(dtype, mode):
+    """They are transformed: sums would take a vector for each row, of which few lanes are columns."""
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((454, 2), (249, 1)))
+    assert convolved_small(x, w, mode, False) is None
+    assert convolved_small(x[:200], w[:99], mode, False) is not None
+    tol = 1e-5 if dtype == "float32" else 1e-12
+    for name in ("convolve", "correlate", "fftconvolve"):
+        for a, b in ((x, w), (w, x)):
+            expected = getattr(scipy.signal, name)(a, b, mode)
+            found = getattr(signal, name)(a, b, mode)
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, expected, atol=tol * np.abs(expected).max())

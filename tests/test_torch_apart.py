@@ -43,6 +43,74 @@ def test_a_model_that_was_read_computes_as_before():
     assert "3 of 3 operators" in frozen.report()
 
 
+class Kept(nn.Module):
+    """Its hook lays a map into an attribute that it reads."""
+
+    def __init__(self, make_hook):
+        super().__init__()
+        self.layer, self.kept = nn.Conv2d(3, 4, 3), None
+        self.layer.register_forward_hook(make_hook(self))
+
+    def keep(self, module, given, y):
+        self.kept = y
+
+    def forward(self, x):
+        self.layer(x)
+        return self.kept * 2
+
+
+HOOKS = {
+    "method": (lambda model: model.keep, "2 of 2 operators are computed by convalgos"),
+    "function": (
+        lambda model: lambda module, given, y: setattr(model, "kept", y),
+        "writes its attribute kept",
+    ),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("is_called", [False, True])
+def test_hooks_that_write_to_the_model(hook, is_called):
+    make, report = HOOKS[hook]
+    model, x, other = Kept(make).eval(), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    with torch.no_grad():
+        if is_called:
+            model(x)
+        frozen = ct.freeze(model, x)
+        torch.testing.assert_close(frozen(other), model(other), rtol=1e-4, atol=1e-5)
+    assert report in frozen.report() or not is_called
+
+
+class Child(nn.Module):
+    def __init__(self, parent):
+        super().__init__()
+        self.__dict__["parent"] = parent
+
+    def forward(self):
+        return self.parent.kept * 2
+
+
+class Parent(nn.Module):
+    """A part of it reads its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.child = nn.Conv2d(3, 4, 3), Child(self)
+
+    def forward(self, x):
+        self.kept = self.layer(x)
+        return self.child()
+
+
+def test_parts_that_know_the_model():
+    model, x, other = Parent().eval(), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    with torch.no_grad():
+        model(x)
+        frozen = ct.freeze(model, x)
+        torch.testing.assert_close(frozen(other), model(other), rtol=1e-4, atol=1e-5)
+    assert "2 of 2 operators" in frozen.report()
+
+
 class Waiting(nn.Module):
     """Lets others go on while it is traced."""
 

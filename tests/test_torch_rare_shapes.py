@@ -6,8 +6,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 
 import torch.nn.functional as F  # noqa: E402
 from test_network_torch import Does  # noqa: E402
+from torch import nn  # noqa: E402
 
 import convalgos.torch as ct  # noqa: E402
+from convalgos.torch.whole_networks import ReadNetwork  # noqa: E402
 
 ZERO = torch.tensor(0)
 
@@ -53,3 +55,34 @@ def same_as_torch(function, x):
         expected = module(x.clone())
         torch.testing.assert_close(ct.freeze(module, (x.clone(),))(x), expected)
         torch.testing.assert_close(torch.compile(module, backend="convalgos")(x.clone()), expected)
+
+
+class Choosy(nn.Module):
+    """Refuses what it is given, while that is wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.given = nn.Conv2d(3, 4, 3), {"wrong": False}
+
+    def forward(self, x):
+        if self.given["wrong"]:
+            raise ValueError("a wrong value")
+        return self.layer(x)
+
+
+def test_wrong_values_do_not_leave_the_next_ones_to_torch(monkeypatch):
+    model, x = Choosy().eval(), torch.randn(2, 3, 8, 8)
+    frozen = ct.freeze(model, x)
+
+    def refuse(self, views):
+        raise ValueError("in a region")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReadNetwork, "run", refuse)
+        model.given["wrong"] = True
+        with pytest.raises(ValueError, match="a wrong value"):
+            frozen(x)
+    model.given["wrong"] = False
+    left = frozen.report()
+    torch.testing.assert_close(frozen(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+    assert frozen.report() == left and "1 of 1 operators" in left

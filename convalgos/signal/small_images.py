@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts are imported when they are used
 
+from convalgos.core.machine import vector_bytes
 from convalgos.signal.booleans import convolved_booleans
 from convalgos.signal.finite_values import has_finite_norm
 from convalgos.signal.joint_transforms import are_slow_sums, known_convolution
@@ -48,6 +49,7 @@ FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 3 << 13  # the same of images with borders; Zen 5
 FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
+NARROW = 3 << 15  # products of rows of one vector by a column, beyond which transforms are faster; Zen 5
 LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
 FILLS = (int, float, complex)
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
@@ -309,6 +311,9 @@ def _unbordered(
     if len(x_shape) == 1 and (n * dtype.itemsize > BYTES_OF_SIGNAL or taps > MOST_OF_LINE * outputs):
         return None
     if dtype.kind == "c" and are_slow_sums(pairs, wanted, dtype.itemsize, len(x_shape) == 1):
+        return None
+    is_column = dtype.kind == "f" and len(x_shape) == 2 and taps == 1
+    if is_column and n * dtype.itemsize <= vector_bytes() and wanted[0][1] * pairs[0][1] > NARROW:
         return None
     places = reads("constant", pairs, wanted)
     made = small(dtype, places, swapped or not correlates)

@@ -119,11 +119,10 @@ class WholeNetwork:
         if isinstance(found, ReadNetwork):
             try:
                 return found.run(views)
-            except (
-                ValueError,
-                Unsupported,
-            ) as error:  # of a region of torch: sizes are new
-                found = self._by_shapes[key] = str(error)
+            except (ValueError, Unsupported) as error:  # of a region of torch: sizes are new
+                outputs = self.leave(str(error), arguments, keywords)  # which raises where a value is wrong
+                self._by_shapes[key] = str(error)
+                return outputs
         if found is not None:
             return self.leave(found, arguments, keywords)
         began = time.monotonic()

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from convalgos.network.torch_reader.apart import containers_unchanged, copy_of, traced_alone
+from convalgos.network.torch_reader.apart import copy_of, traced_alone, unchanged
 from convalgos.network.torch_reader.held_tensors import held_by, state_of, tensors_held
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
@@ -141,7 +141,7 @@ def export_module(
             for t, own in zip(tensors, free, strict=True)
         ]
     try:
-        with traced_alone(), containers_unchanged(module), _quiet():
+        with traced_alone(), unchanged(module), _quiet():
             program = torch.export.export(
                 flat, tuple(tensors), strict=False, dynamic_shapes=_open_dimensions(tensors, free)
             )
