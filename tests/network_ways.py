@@ -124,7 +124,7 @@ class Way:
             found = self.session.run(None, feed)
             yield self._judged("run", run, found, self.net)
             if exact and self.first[run] and not same(found, self.first[run]):
-                yield f"run {run} again, {self.told}", "it gives other bits", picks_of(self.net.plans()[-1])
+                yield f"run {run} again, {self.told}", "it gives other bits", _picks(self.net)
             self.first[run] = [y.copy() for y in found]
             for y in found:
                 y.fill(7)  # it is the caller's
@@ -150,7 +150,7 @@ class Way:
 
     def _judged(self, what: str, run: int, found: Arrays, net: Any) -> Found:
         close = [c * self.scale for c in self.close[run]]
-        return f"{what} {run}, {self.told}", wrong(found, self.right[run], close), picks_of(net.plans()[-1])
+        return f"{what} {run}, {self.told}", wrong(found, self.right[run], close), _picks(net)
 
     def _some_outputs(self) -> Found:
         names = [value.name for value in self.session.get_outputs()]
@@ -199,6 +199,11 @@ class Way:
         for thread in threads:
             thread.join()
         yield f"threads, {self.told}", failures[0] if failures else None, {}
+
+
+def _picks(net: Any) -> dict[str, str]:
+    """What computed each step of the last run; nothing of a network that is one region."""
+    return picks_of(plans[-1]) if (plans := net.plans()) else {}
 
 
 def _listed(found: Any) -> Arrays:
