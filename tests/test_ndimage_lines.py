@@ -58,6 +58,19 @@ def check(found, expected, x, gain):
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("char", "fd")
+def test_gaussians_of_floats_to_integers_are_those_of_scipy(char):
+    """Means of whole numbers are nearly whole: what they are cut off to shows the last bit of weights."""
+    for sigma, output in product((0.7, 1.3, 3.3), (np.uint8, "i4", np.zeros((2, 5, 3), np.int16))):
+        for value in range(3, 40):
+            x = np.full((2, 5, 3), value, char)
+            for name in ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude"):
+                expected = getattr(scipy.ndimage, name)(x, sigma, output=output).copy()
+                assert np.array_equal(getattr(ca.ndimage, name)(x, sigma, output=output), expected)
+            expected = scipy.ndimage.gaussian_filter1d(x, sigma, 1, output=output).copy()
+            assert np.array_equal(ca.ndimage.gaussian_filter1d(x, sigma, 1, output=output), expected)
+
+
 class InOrder(line_passes.LinePass):
     """Floats whose sums are in SciPy's order."""
 
