@@ -12,7 +12,14 @@ from narrow_vectors import run_on_haswell
 import convalgos as ca
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.setting import threads_of_calls
-from convalgos.cpu.filtering import line_filters, line_passes, line_steps, short_passes, volume_passes
+from convalgos.cpu.filtering import (
+    line_filters,
+    line_passes,
+    line_steps,
+    line_sums,
+    short_passes,
+    volume_passes,
+)
 from convalgos.ndimage import known_calls
 from convalgos.ndimage.arguments import BOUNDARY_OF
 from convalgos.ndimage.lines import length_of_terms
@@ -49,6 +56,44 @@ def check(found, expected, x, gain):
     largest = float(np.abs(x.astype(complex)).max(initial=0)) * gain
     bound = 100 * np.finfo(np.float32 if single else np.float64).eps * max(largest, 1e-300)
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("char", "fd")
+def test_gaussians_of_floats_to_integers_are_those_of_scipy(char):
+    """Means of whole numbers are nearly whole: what they are cut off to shows the last bit of weights."""
+    for sigma, output in product((0.7, 1.3, 3.3), (np.uint8, "i4", np.zeros((2, 5, 3), np.int16))):
+        for value in range(3, 40):
+            x = np.full((2, 5, 3), value, char)
+            for name in ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude"):
+                expected = getattr(scipy.ndimage, name)(x, sigma, output=output).copy()
+                assert np.array_equal(getattr(ca.ndimage, name)(x, sigma, output=output), expected)
+            expected = scipy.ndimage.gaussian_filter1d(x, sigma, 1, output=output).copy()
+            assert np.array_equal(ca.ndimage.gaussian_filter1d(x, sigma, 1, output=output), expected)
+
+
+class InOrder(line_passes.LinePass):
+    """Floats whose sums are in SciPy's order."""
+
+    def _sums(self, step):
+        return line_sums.sum_lines(line_steps.order_of_sums(step.weights), self.size, self.lanes)
+
+
+def test_sums_in_order_of_lines_side_by_side_have_the_bits_of_scipy():
+    """Some lines at a time and one alone, by vectors and their remainders, in each order."""
+    rng = np.random.default_rng(3)
+    dtype, orders = np.dtype("d"), set()
+    for taps, sign in product((1, 2, 3, 4, 5, 8, 9, 25), (0, 1, -1)):
+        w = rng.standard_normal(taps)
+        w = w + sign * w[::-1]
+        step = line_steps.LineStep(0, tuple(w), AxisWindow(0, taps, taps // 2, BOUNDARY_OF["mirror"]), 0.0)
+        made = InOrder(dtype, dtype, step, None)
+        orders.add(line_steps.order_of_sums(step.weights))
+        for shape in ((3, 70), (4, 1), (9, 8), (14, 33), (31, 1200)):
+            x = rng.standard_normal(shape)
+            y = np.empty_like(x)
+            made.of(shape)(x, y)
+            assert np.array_equal(y, scipy.ndimage.correlate1d(x, w, 0, mode="mirror"))
+    assert orders == {line_sums.IN_ORDER, line_sums.SYMMETRIC, line_sums.ANTISYMMETRIC}
 
 
 @pytest.mark.parametrize("name", ["correlate1d", "convolve1d"])

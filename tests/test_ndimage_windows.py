@@ -231,6 +231,49 @@ def test_errors_tell_what_would_be_valid(call, error):
 
 
 @pytest.mark.parametrize("name", FILTERS)
+def test_windows_of_one_element_are_asked_for_nothing_else(name):
+    x = np.arange(12.0).reshape(3, 4)
+    for given, how in ((x[0], {"origin": -3}), (x, {"axes": (0,), "origin": 2}), (x, {"mode": "none"})):
+        for output in (None, "f4", "i2"):
+            check(name, given, 1, output=output, **how)
+    for call in (scipys, ndimage):  # SciPy compares before it cuts off
+        for given, size, axes in ((x[0], 1.5, None), (x, (1.5, 1), None), (x, (1.5,), (1,))):
+            with pytest.raises(ValueError, match=r"(?i)invalid origin"):
+                getattr(call, name)(given, size, origin=2, axes=axes)
+        with pytest.raises(ValueError, match=r"(?i)invalid origin"):
+            getattr(call, f"{name}1d")(x, 1, origin=2)
+    if name != "uniform_filter":
+        check(name, x[0], None, footprint=[1], origin=2)
+
+
+@pytest.mark.parametrize("name", FILTERS[:2])
+def test_empty_arrays_under_footprints_are_outputs_of_any_type(name):
+    for output in (complex, np.float32, None):
+        check(name, np.empty((0, 5)), None, footprint=[[1, 0, 1]], output=output)
+    output = np.empty((0, 5), "F")
+    assert getattr(ndimage, name)(np.empty((0, 5)), footprint=[[1, 0, 1]], output=output) is output
+    with pytest.raises(ndimage.arguments.InvalidArgument, match="real dtype"):
+        getattr(ndimage, name)(np.ones((1, 5)), footprint=[[1, 0, 1]], output=complex)
+
+
+@pytest.mark.parametrize("name", FILTERS[:2])
+def test_footprints_longer_than_the_periods_of_mirrors(name):
+    """Against each element's window: SciPy's own walk leaves arrays of fewer elements than its margin."""
+    rng = np.random.default_rng(0)
+    for shape, taps, origin in (((3, 2), (12, 12), 5), ((2, 3), (11, 7), 3), ((1, 5), (9, 12), -4)):
+        x, marked = rng.integers(0, 100, shape).astype(np.uint16), rng.random(taps) < 0.6
+        lows = [n // 2 + origin for n in taps]
+        around = [(low, n - 1 - low) for low, n in zip(lows, taps, strict=True)]
+        for mode, padding in (("grid-mirror", "symmetric"), ("reflect", "symmetric"), ("mirror", "reflect")):
+            windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, around, padding), taps)
+            expected = (
+                windows[..., marked].min(-1) if name == "minimum_filter" else windows[..., marked].max(-1)
+            )
+            found = getattr(ndimage, name)(x, footprint=marked, mode=mode, origin=origin)
+            assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", FILTERS)
 def test_constant_borders_of_rows_that_are_cut_into_strips(name):
     check(name, numbers(np.random.default_rng(0), (7, 9000), "f"), 5, mode="constant", cval=2.0)
 

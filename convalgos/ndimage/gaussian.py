@@ -204,11 +204,19 @@ def _steps(smoothed: list[Smoothed], char: str) -> list[Weights]:
 
 
 def _sums_in(x: np.ndarray, output: Any) -> str:
-    """The type of the sums over floats, by NumPy's character; "" of integers, whose sums are SciPy's."""
-    if x.dtype.char not in "fdFD":
-        return ""
+    """The type of the sums over floats, by NumPy's character; "" from or to integers: SciPy's sums."""
     into = output.dtype if isinstance(output, np.ndarray) else output
+    if x.dtype.char not in "fdFD" or _is_whole(into):
+        return ""
     return "f" if x.dtype.char in "fF" and (into is None or x.dtype == into) else "d"
+
+
+def _is_whole(output: Any) -> bool:
+    """Whether it names a dtype of integers or booleans."""
+    try:
+        return output is not None and np.dtype(output).kind in "iub"
+    except (TypeError, ValueError):
+        return False  # no dtype, which is refused where it is made
 
 
 def _combined_derivatives(

@@ -211,13 +211,15 @@ def _extreme(
     if not isinstance(mode, str):
         raise InvalidArgument("A sequence of modes is not supported for non-separable footprints")
     lows, boundary = origins_of(origin, marked.shape, along), boundary_of(mode)
+    if not x.size:
+        return output_array(output, x)  # of any type, as nothing is written
     result, beyond = real_output(output, x), float(cval)
     types = x.dtype, _native(result)
 
     def write_of(shape: Shape) -> Write:
         return footprint_write(shape, *types, marked, lows, boundary, beyond, reduction)
 
-    return fill(result, x, write_of) if x.size else result
+    return fill(result, x, write_of)
 
 
 def _along_one(
@@ -248,7 +250,7 @@ def _windows(size: Any, mode: Any, origin: Any, axes: Sequence[int], least: int 
         taps = int(finite_number("size", n))
         if taps < least == 1:
             raise InvalidArgument(f"incorrect filter size: size={shown(n)} must be at least 1")
-        if taps < 1 or taps == 1 < count:
+        if n <= 1 < least:
             continue  # SciPy asks for nothing else of it
         low = taps // 2 + checked_origin(shift, taps)
         found.append((axis, AxisWindow(0, taps, low, boundary_of(word))))

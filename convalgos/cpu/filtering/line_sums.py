@@ -23,6 +23,8 @@ from convalgos.cpu.vectors.simd import Value, Vec
 FUSED, IN_ORDER, SYMMETRIC, ANTISYMMETRIC = range(4)  # sums: of fused products, or in SciPy's order
 ROWS = 4  # sums at a time of neighbouring lines, which share most of their taps
 WIDE, NARROW = 8, 4  # vectors at a time, in the middle and at the end of a line
+HELD = 2  # vectors at a time of lines that stay in registers, of which longer vectors have twice as many
+SHORT = 32  # bytes of vectors that have one at a time
 
 
 @jit.specialise
@@ -30,8 +32,11 @@ def sum_lines(ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
     """The sums of `many` neighbouring lines, 1 or `ROWS`: y[r][i] = sum_t w[t] * lines[r + t][i]."""
 
     def sum_lines(table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int) -> None:
-        if ORDER == FUSED and many == ROWS:
-            weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
+        if many == ROWS:
+            if ORDER == FUSED:
+                weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
+            else:
+                ordered_rows(SIZE, LANES, ORDER, table, weights, taps, count, y, y_step)
         else:
             for r in range(many):
                 weighted_line(
@@ -163,3 +168,55 @@ def shared_sums(
     for j in range(many - 1):
         meet(v.iadd(taps, j), range(j + 1, many))
     return totals
+
+
+@simd.emitter
+def ordered_rows(
+    v: Vec, ORDER: int, table: Value, weights: Value, taps: Value, count: Value, y: Value, y_step: Value
+) -> None:  # fmt: skip
+    """`weighted_rows` in SciPy's order: lines that the next taps meet again stay in registers."""
+    w, last = v.pointer(weights), v.isub(taps, 1)
+    outs = [v.pointer(v.iadd(y, v.imul(y_step, r))) for r in range(ROWS)]
+    first = last if ORDER == IN_ORDER else v.idiv(taps, 2)
+    at_once = HELD if v.lanes * v.size > SHORT else 1
+
+    def block(at: Value, rest: Value = None) -> None:
+        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(at_once)]
+        places = [v.iadd(at, m * v.lanes) for m in range(at_once)]
+
+        def line(t: Value) -> list[Value]:
+            source = v.pointer(v.table64(table, t))
+            return [load_lanes(v, source, place, mask) for place, mask in zip(places, masks, strict=True)]
+
+        def held(begin: Value) -> list[list[Value]]:
+            """(ROWS - 1, vectors) registers of lines."""
+            return [[v.register(x) for x in line(v.iadd(begin, r))] for r in range(ROWS - 1)]
+
+        scale = v.broadcast(w, first)
+        totals = [[v.register(v.fmul(x, scale)) for x in line(v.iadd(first, r))] for r in range(ROWS)]
+        before = held(v.integer(0))
+        behind = [] if ORDER == IN_ORDER else held(taps)
+        with v.loop(first) as t:
+            scale = v.broadcast(w, t)
+            values = [*([x.value for x in each] for each in before), line(v.iadd(t, ROWS - 1))]
+            _keep(before, values[1:])
+            if ORDER != IN_ORDER:
+                others = [line(v.isub(last, t)), *([x.value for x in each] for each in behind)]
+                _keep(behind, others[:-1])
+                meet = v.fadd if ORDER == SYMMETRIC else v.fsub
+                values = [list(map(meet, *each)) for each in zip(values, others, strict=True)]
+            for row, terms in zip(totals, values, strict=True):
+                for total, x in zip(row, terms, strict=True):
+                    total.set(v.fadd(total.value, v.fmul(x, scale)))
+        for out, row in zip(outs, totals, strict=True):
+            for total, place, mask in zip(row, places, masks, strict=True):
+                store_lanes(v, total.value, out, place, mask)
+
+    loop_blocks(v, count, at_once * v.lanes, block)
+
+
+def _keep(registers: list[list[Value]], values: list[list[Value]]) -> None:
+    """Set each register of each line."""
+    for row, lines in zip(registers, values, strict=True):
+        for register, x in zip(row, lines, strict=True):
+            register.set(x)
