@@ -23,8 +23,8 @@ from convalgos.cpu.vectors.simd import Value, Vec
 FUSED, IN_ORDER, SYMMETRIC, ANTISYMMETRIC = range(4)  # sums: of fused products, or in SciPy's order
 ROWS = 4  # sums at a time of neighbouring lines, which share most of their taps
 WIDE, NARROW = 8, 4  # vectors at a time, in the middle and at the end of a line
-HELD = 2  # vectors at a time of lines that stay in registers, of which longer vectors have twice as many
-SHORT = 32  # bytes of vectors that have one at a time
+HELD = 2  # vectors at a time of lines that stay in registers
+SHORT = 32  # bytes of vectors that have too few registers for that; Zen 5
 
 
 @jit.specialise
@@ -32,11 +32,10 @@ def sum_lines(ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
     """The sums of `many` neighbouring lines, 1 or `ROWS`: y[r][i] = sum_t w[t] * lines[r + t][i]."""
 
     def sum_lines(table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int) -> None:
-        if many == ROWS:
-            if ORDER == FUSED:
-                weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
-            else:
-                ordered_rows(SIZE, LANES, ORDER, table, weights, taps, count, y, y_step)
+        if ORDER == FUSED and many == ROWS:
+            weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
+        elif ORDER != FUSED and many == ROWS and SIZE * LANES > SHORT:
+            ordered_rows(SIZE, LANES, ORDER, table, weights, taps, count, y, y_step)
         else:
             for r in range(many):
                 weighted_line(
@@ -178,11 +177,10 @@ def ordered_rows(
     w, last = v.pointer(weights), v.isub(taps, 1)
     outs = [v.pointer(v.iadd(y, v.imul(y_step, r))) for r in range(ROWS)]
     first = last if ORDER == IN_ORDER else v.idiv(taps, 2)
-    at_once = HELD if v.lanes * v.size > SHORT else 1
 
     def block(at: Value, rest: Value = None) -> None:
-        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(at_once)]
-        places = [v.iadd(at, m * v.lanes) for m in range(at_once)]
+        masks = [None if rest is None else v.mask(v.isub(rest, m * v.lanes)) for m in range(HELD)]
+        places = [v.iadd(at, m * v.lanes) for m in range(HELD)]
 
         def line(t: Value) -> list[Value]:
             source = v.pointer(v.table64(table, t))
@@ -212,7 +210,7 @@ def ordered_rows(
             for total, place, mask in zip(row, places, masks, strict=True):
                 store_lanes(v, total.value, out, place, mask)
 
-    loop_blocks(v, count, at_once * v.lanes, block)
+    loop_blocks(v, count, HELD * v.lanes, block)
 
 
 def _keep(registers: list[list[Value]], values: list[list[Value]]) -> None:
