@@ -145,6 +145,28 @@ assert found == [0] * 8, found
 """)
 
 
+def test_while_a_thread_that_compiles_has_a_word_for_the_log():
+    """Forks take the log's lock before ours where `logging` was imported later."""
+    run("""
+from convalgos.core import forks; from convalgos.cpu.compile import kernel_cache
+from convalgos.cpu.runtime import compile_notice
+import logging
+sys.path.insert(0, TESTS)
+from tiny_kernels import sum_to
+forks.PATIENCE, compile_notice.LONG = 8, 0.0
+amid = threading.Event()
+def nothing_kept(key):
+    amid.set()
+    while threading.current_thread() is other and not forks._waiting:
+        time.sleep(0.001)
+kernel_cache.load_kernel, kernel_cache.save_kernel = nothing_kept, lambda *entry: None
+other = threading.Thread(target=sum_to, args=(1,))
+other.start()
+assert amid.wait(30)
+assert in_child(lambda: sum_to(2) > 0) == 0
+""")
+
+
 def test_while_a_thread_compiles():
     """The fork waits for it, and is let in between two kernels; the child compiles, too."""
     run("""

@@ -92,6 +92,7 @@ def specialise(factory: Callable[..., Callable[..., Any]]) -> Callable[..., int]
                 if parameters not in compiled:
                     compiled[parameters] = compile_kernel(factory(*map(int, parameters)))
             let_forks_in()
+            compile_notice.say_what_takes_long()  # a fork may have the logs' lock, and wait for this one's
         return compiled[parameters]
 
     return address
@@ -109,7 +110,6 @@ def compile_kernel(function: Callable[..., Any], result: str = "void") -> int:
     key = kernel_cache.kernel_key(function, f"{result}({count} addresses or sizes)")
     if (address := kernel_cache.load_kernel(key)) is not None:
         return address
-    compile_notice.say_what_takes_long()
     began = time.perf_counter()
     name, needs, code = _object_code(function, result)
     compile_notice.spend(time.perf_counter() - began)
