@@ -30,7 +30,10 @@ pytest.raises = refusals.raises  # of every test: errors of ours come without a 
 
 def pytest_configure(config):
     """The machine is measured before all tests, so that choices do not change between two of them: what these
-    start measures nothing again."""
+    start measures nothing again. Nor does FFTW find another plan between two calls, of other bits."""
+    from convalgos.cpu.spectral import engines
+
+    engines.WORTH = float("inf")
     is_worker = hasattr(config, "workerinput")  # of pytest-xdist, which finds what was measured on disk
     if not (is_worker or config.option.collectonly):
         from convalgos.core.machine import save_machine

@@ -107,8 +107,8 @@ def test_a_worker_without_a_core_is_fetched():
         until = time.monotonic() + 20
         while pool._words[thread_pool.SLEEPING // 8] == 0 and time.monotonic() < until:
             time.sleep(0.001)
-        time.sleep(0.01)  # from there to its sleep
         worker = int(pool._words[row + worker_cores.THREAD // 8])
+        wait_for_sleep(worker)
         pool._words[row + worker_cores.JOB // 8] = job
         os.sched_setaffinity(0, {CORES[1]})
         assert fetch(workers, job) == 0  # it has run since it was looked at last, which was never

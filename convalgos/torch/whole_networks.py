@@ -26,7 +26,8 @@ SHAPES = 4096  # of arguments, whose network is remembered
 FIXED = 2  # shapes that are read for themselves before sizes are open
 KEPT = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
-LONGER, LONGEST = 4, 10.0  # times as long as fixed sizes took, and seconds, may open ones take to be read
+LONGER = 4  # times as long as fixed sizes took may open ones take to be read,
+SHORTEST, LONGEST = 2.0, 10.0  # seconds at least, as other programs may have the cores, and at most
 FIXED_OR_READ = (Tensor, *NO_TENSORS)  # arguments: what is no tensor is one with the network
 CHANGING = "an argument is of {}, and may be another one in each call"
 MANY = "it came in many sizes, and runs in torch until it pays to read it for these"
@@ -198,7 +199,7 @@ class WholeNetwork:
 
     def _patience(self) -> float:
         """Seconds that the reading for open sizes may take."""
-        return min(LONGEST, LONGER * self._seconds) if self._seconds else LONGEST
+        return min(LONGEST, max(SHORTEST, LONGER * self._seconds)) if self._seconds else LONGEST
 
     def _count_fixed(self) -> int:
         return sum(not known.is_open for known in self.networks)
