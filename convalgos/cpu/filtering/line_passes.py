@@ -22,6 +22,7 @@ from convalgos.cpu.filtering.line_steps import (
     CLOSE,
     ORDERED,
     LineStep,
+    fit_single,
     order_of_sums,
     rounding_of_sums,
     way_of_sums,
@@ -41,12 +42,13 @@ FUSED_BITS = 16  # of integers whose sums are settled where they are summed
 UNITS = 4  # of work for each thread, where there are so many
 
 
-def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, ways: Sequence[str]) -> int:
+def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, steps: Sequence[LineStep], ways: Sequence[str]) -> int:
     """Bytes of an element of sums: 4 where float32 holds all terms, and its sums what is asked for.
 
     ways: of sums of float32 to integers, of each step.
     """
     single = x_dtype.name in SINGLE and y_dtype.name in SINGLE
+    single = single and all(fit_single(step.weights) for step in steps)
     return 4 if single and (y_dtype.kind == "f" or ORDERED not in ways) else 8
 
 
@@ -95,7 +97,7 @@ class LinePass:
     def _set_numbers(self) -> None:
         """Set what is computed with, and how integers come of it."""
         ways = [way_of_sums(step, dtype, 4) for step, dtype in self.sources.items()]
-        self.size = _sum_bytes(self.x_dtype, self.y_dtype, ways)
+        self.size = _sum_bytes(self.x_dtype, self.y_dtype, self.steps, ways)
         self.ways = {s: way_of_sums(s, t, self.size) for s, t in self.sources.items()}
         self.dtype = np.dtype(f"f{self.size}")
         self.lanes = simd.lanes(self.size)

@@ -7,6 +7,7 @@ are summed again, in SciPy's order, where that could matter, or of sums in that 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ EXACT, CLOSE, ORDERED = "exact", "close", "ordered"  # how integers come of sums
 MOST_ERROR = 1 / 256  # of sums that are settled: of sixteen, one in eight times one lies so close
 RARE, NEAR = 128, 1e-9  # sums of multiples of smaller fractions are seldom whole; float64 multiples
 SCALES = 1, 16, 256  # by which weights may be whole numbers
+MOST_SINGLE = float(np.finfo(np.float32).max)
 DIGITS = {4: 24, 8: 53}  # of sums of so many bytes
 
 
@@ -70,6 +72,11 @@ def rounding_of_sums(step: LineStep, dtype: np.dtype, size: int) -> float:
 def _largest_sum(step: LineStep, dtype: np.dtype) -> float:
     largest = 255 if dtype.kind == "b" else max(-int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     return max(largest, abs(step.fill)) * math.fsum(map(abs, step.weights))
+
+
+def fit_single(weights: Iterable[float]) -> bool:
+    """Whether float32 holds them: the product of 0 with a weight that is infinite there would be NaN."""
+    return all(abs(weight) <= MOST_SINGLE for weight in weights)
 
 
 def order_of_sums(weights: tuple[float, ...]) -> int:
