@@ -72,7 +72,7 @@ class LineFilter:
         self.y, self._types, self._steps, self._ending = y, (x, y), steps, ending
         ordered = tuple(sorted(steps, key=lambda step: step.axis)) if _commute(steps, x, y) else steps
         self._ordered, self._along = ordered, [step.axis for step in steps]
-        self.kind, self._size = LinePass, 4 if y.name in SINGLE else 8
+        self.kind, self._size = LinePass, 4 if y in SINGLE else 8
         if why_not_short(x, y, ordered) is None:
             self.kind, self._size = ShortPass, 2
         elif why_not_bytes(x, y, ordered) is None:
@@ -156,6 +156,6 @@ def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
     """Whether steps may be made in any order: if all that is rounded is floats."""
     if any(step.window.boundary == "constant" and step.fill != 0 for step in steps):
         return False
-    small = x.name in SINGLE and y.name in SINGLE  # which wrap around alike in any order
+    small = x in SINGLE and y in SINGLE  # which wrap around alike in any order
     exact = small and all(way_of_sums(step, each, 4) == EXACT for step in steps for each in (x, y))
     return exact or y.kind == "f"
