@@ -84,7 +84,7 @@ def _largest_of(dtype: np.dtype) -> int:
 
 def fit_single(weights: Sequence[float]) -> bool:
     """Whether float32 holds them: the product of 0 with a weight that is infinite there would be NaN."""
-    return -MOST_SINGLE <= min(weights) and max(weights) <= MOST_SINGLE
+    return min(weights) >= -MOST_SINGLE and max(weights) <= MOST_SINGLE
 
 
 @lru_cache(256)
