@@ -382,3 +382,36 @@ def test_lengths_are_the_roots_that_numpy_cuts_off(name):
     np.sqrt(expected, out=expected, casting="unsafe")
     length_of_terms(y, [other])
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("char", "?BHifdFD")
+def test_rows_of_few_elements_turned_over(char):
+    """In all orders of axes, and as terms that meet what they fill."""
+    rng = np.random.default_rng(8)
+    many = line_filters.MANY
+    for shape, axis in (((many + 1, 3), 1), ((2, many, 2, 2), 2), ((9000, 8), 1), ((700, 1, 4), 1)):
+        x = random_array(rng, shape, char)
+        for mode in ("wrap", "constant"):
+            how = {"mode": mode, "cval": 2}
+            w = random_weights(rng, 5)
+            expected = scipy.ndimage.correlate1d(x, w, axis, origin=1, **how)
+            check(ca.ndimage.correlate1d(x, w, axis, origin=1, **how), expected, x, np.abs(w).sum())
+            check(ca.ndimage.gaussian_filter(x, 1, **how), scipy.ndimage.gaussian_filter(x, 1, **how), x, 1)
+            if char in "ifd":
+                for call in ("laplace", "gaussian_gradient_magnitude", "sobel"):
+                    args = (1,) if call.startswith("gauss") else ()
+                    expected = getattr(scipy.ndimage, call)(x, *args, **how)
+                    check(getattr(ca.ndimage, call)(x, *args, **how), expected, x, 50)
+
+
+@pytest.mark.parametrize("shape", [(9, 5), (40, 60)])
+def test_weights_that_float32_does_not_hold(shape):
+    """Products with 0 are 0, and no NaN: of lines, of windows, and of those that are products of lines."""
+    x = np.zeros(shape, np.float32)
+    x[3, 2] = 1e-5
+    for w in (np.full((1, 1), 1e40), np.full((3, 3), 1e40), np.pad([[-1e40]], 1), np.full((9, 9), -1e40)):
+        found, line = ca.ndimage.correlate(x, w), ca.ndimage.correlate1d(x, w[0], 0)
+        np.testing.assert_allclose(found, scipy.ndimage.correlate(x, w), rtol=1e-6)
+        np.testing.assert_allclose(line, scipy.ndimage.correlate1d(x, w[0], 0), rtol=1e-6)
+    found = ca.ndimage.gaussian_filter1d(x.astype(np.int16), 1e-20, order=2, output="f")
+    assert not np.isnan(found).any()

@@ -1,5 +1,7 @@
 """Minima, maxima and means of windows have SciPy's answers, at their borders, of any size and type."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import ndimage as scipys
@@ -7,7 +9,7 @@ from scipy import ndimage as scipys
 from convalgos import ndimage
 from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.sliding.quotients import short_quotient
-from convalgos.ndimage import converted_windows, footprints, known_calls
+from convalgos.ndimage import converted_windows, footprints, known_calls, window_filters
 
 MODES = ["reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap"]
 FILTERS = ["minimum_filter", "maximum_filter", "uniform_filter"]
@@ -312,3 +314,21 @@ def test_short_rows_some_at_a_time(char, mode):
         with threads_of_calls(2):
             for name in FILTERS:
                 check(name, x, size, mode=mode, cval=3, axes=axes, origin=(0, -1))
+
+
+@pytest.mark.parametrize("name", ["minimum_filter", "maximum_filter"])
+def test_windows_around_wide_rows(name):
+    """Those of many rows, whose columns are cut into strips that meet around the ends."""
+    x = np.random.default_rng(6).integers(1000, 2000, (5, 200_000)).astype(np.int16)
+    check(name, x if name == "minimum_filter" else -x, (9, 4), mode="wrap")
+
+
+@pytest.mark.parametrize("char", "Bhf")
+def test_rows_of_few_elements_turned_over(char):
+    rng = np.random.default_rng(7)
+    shapes = ((window_filters.MANY + 1, 3), (2, window_filters.MANY, 2, 2), (70_001, 4), (1500, 1))
+    for name, shape in product(FILTERS, shapes):
+        x = numbers(rng, shape, char)
+        for size, axes in ((3, (-1,)), ((5, 2), (-1, 0)), ((4, 6), (0, -1))):
+            check(name, x, size, axes=axes, mode="wrap")
+            check(name, x, size, axes=axes, mode="constant", cval=3, origin=-1)

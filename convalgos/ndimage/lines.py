@@ -16,7 +16,6 @@ from convalgos.cpu.filtering.line_filters import LineFilter, line_filter, run_pa
 from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.cpu.filtering.term_sums import adding_step
 from convalgos.cpu.runtime.array_steps import ArrayStep, Y, array_steps_of, chained
-from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.ndimage import arguments
 from convalgos.ndimage.known_calls import Write, WriteOf, filled_apart
 
@@ -89,7 +88,7 @@ def _write_of(filtered: LineFilter, shape: Shape) -> Write:
 class _Passes:
     """Passes one after the other, to so many elements of a type."""
 
-    def __init__(self, passes: Sequence[RecordLaunch], y: np.dtype, count: int):
+    def __init__(self, passes: Sequence[Write], y: np.dtype, count: int):
         self._passes, self._y, self._count = passes, y, count
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 from convalgos.core.arguments import Shape, shown
 from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
+from convalgos.cpu.layout.turned_rows import TurnedRows, order_turned
 from convalgos.cpu.sliding.passes import Slides
 from convalgos.cpu.sliding.reductions import MAXIMUM, MEAN, MINIMUM
 from convalgos.ndimage.arguments import (
@@ -35,6 +36,8 @@ from convalgos.ndimage.converted_windows import ConvertedSlides, ConvertedStep, 
 from convalgos.ndimage.footprints import footprint_write, origins_of, whole_footprint
 from convalgos.ndimage.known_calls import Write, WriteOf, keep_none, known_calls
 
+SHORT = 4  # elements of rows that are short,
+MANY = 1024  # and such rows from which on an array is turned over. Zen 5
 Windows = list[tuple[int, AxisWindow]]  # (axis, those along it)
 
 
@@ -293,6 +296,10 @@ def _sliding(of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reductio
     if np.can_cast(of, into) and beyond is not None:
 
         def write_of(shape: Shape) -> Write:
+            if as_given and (order := order_turned(shape, [axis for axis, _ in windows], SHORT, MANY)):
+                turned = [(order.index(axis), window) for axis, window in windows]
+                slide_turned = Slides(tuple(shape[axis] for axis in order), into, reduction, turned, beyond)
+                return TurnedRows(slide_turned.shortest, shape, order)
             slide_all = Slides(shape, into, reduction, windows, beyond)
             return slide_all.shortest if as_given else SlidesOfOther(slide_all, of, into, math.prod(shape))
 

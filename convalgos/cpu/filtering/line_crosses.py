@@ -31,7 +31,7 @@ def why_not_sum(x: np.dtype, y: np.dtype, steps: Sequence[LineStep]) -> str | No
         return None
     weights = tuple(weight for step in steps for weight in step.weights)
     together = steps[0]._replace(weights=weights)
-    small = x.name in SINGLE and y.name in SINGLE
+    small = x in SINGLE and y in SINGLE
     if not small or way_of_sums(together, x, 4) != EXACT:
         return "float32 does not hold the sums of these integers"
     return None

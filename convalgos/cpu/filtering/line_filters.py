@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from convalgos.core.allocator import aligned_empty
 from convalgos.core.arguments import Shape
 from convalgos.cpu.filtering.byte_passes import BytePass, why_not_bytes
-from convalgos.cpu.filtering.line_endings import PLAIN
+from convalgos.cpu.filtering.line_endings import PLAIN, SQUARE
 from convalgos.cpu.filtering.line_passes import SINGLE, LinePass
 from convalgos.cpu.filtering.line_steps import EXACT, LineStep, way_of_sums
 from convalgos.cpu.filtering.line_sums import ROWS
 from convalgos.cpu.filtering.short_passes import ShortPass, why_not_short
 from convalgos.cpu.filtering.volume_passes import VolumePass, why_not_volume
-from convalgos.cpu.runtime.record_launch import RecordLaunch
+from convalgos.cpu.layout.turned_rows import Pass, TurnedRows, order_turned
 from convalgos.cpu.runtime.threads import cached_by_threads
 
+SHORT = 8  # elements of rows that are short,
+MANY = 512  # and such rows from which on an array is turned over. Zen 5
 CACHED = 640 << 10  # bytes of lines that one pass sums across and along: what the second cache holds; Zen 4
 
 
@@ -41,7 +43,7 @@ def filter_lines(x: np.ndarray, steps: Sequence[LineStep], y: np.ndarray) -> Non
     run_passes(passes_of(x.shape, x.dtype, y.dtype, tuple(steps)), x, y)
 
 
-def run_passes(passes: Sequence[RecordLaunch], x: np.ndarray, y: np.ndarray) -> None:
+def run_passes(passes: Sequence[Pass], x: np.ndarray, y: np.ndarray) -> None:
     """One after the other, from x to y."""
     for each in passes[:-1]:
         target = aligned_empty(y.size, y.dtype, idles=True).reshape(y.shape)
@@ -53,7 +55,7 @@ def run_passes(passes: Sequence[RecordLaunch], x: np.ndarray, y: np.ndarray) -> 
 @cached_by_threads(128)
 def passes_of(
     shape: Shape, x: np.dtype, y: np.dtype, steps: tuple[LineStep, ...], ending: int = PLAIN
-) -> list[RecordLaunch]:
+) -> list[Pass]:
     """What filters arrays of a shape, as `LineFilter` has it."""
     return line_filter(x, y, tuple(step.of_any_size for step in steps), ending).passes(shape)
 
@@ -70,7 +72,7 @@ class LineFilter:
         self.y, self._types, self._steps, self._ending = y, (x, y), steps, ending
         ordered = tuple(sorted(steps, key=lambda step: step.axis)) if _commute(steps, x, y) else steps
         self._ordered, self._along = ordered, [step.axis for step in steps]
-        self.kind, self._size = LinePass, 4 if y.name in SINGLE else 8
+        self.kind, self._size = LinePass, 4 if y in SINGLE else 8
         if why_not_short(x, y, ordered) is None:
             self.kind, self._size = ShortPass, 2
         elif why_not_bytes(x, y, ordered) is None:
@@ -78,19 +80,34 @@ class LineFilter:
         self._made: dict[tuple[int, int, bool], LinePass] = {}
         self._moved: dict[tuple[int, ...], LineFilter] = {}
 
-    def passes(self, shape: Shape) -> list[RecordLaunch]:
+    def passes(self, shape: Shape) -> list[Pass]:
         """What filters arrays of a shape: calls as (x, y), one after the other."""
         if 1 not in shape:
-            return self._passes(shape)
+            return self._turned(shape) or self._passes(shape)
         # filtered axes of one element before all others: lines along them would be of one, too
         singles = {axis for axis in self._along if shape[axis] == 1}
         order = tuple(sorted(range(len(shape)), key=lambda axis: axis not in singles))
+        moved = self._with_axes(order)
+        shape = tuple(shape[axis] for axis in order)
+        return moved._turned(shape) or moved._passes(shape)
+
+    def _with_axes(self, order: tuple[int, ...]) -> LineFilter:
+        """The same of arrays whose axes lie in an order."""
         if order not in self._moved:
             steps = tuple(step._replace(axis=order.index(step.axis)) for step in self._steps)
             self._moved[order] = LineFilter(*self._types, steps, self._ending)
-        return self._moved[order]._passes(tuple(shape[axis] for axis in order))
+        return self._moved[order]
 
-    def _passes(self, shape: Shape) -> list[RecordLaunch]:
+    def _turned(self, shape: Shape) -> list[Pass]:
+        """Those of the array turned over, where lines are parts of short rows."""
+        order = order_turned(shape, self._along, SHORT, MANY)
+        if not order:
+            return []
+        passes = self._with_axes(order)._passes(tuple(shape[axis] for axis in order))
+        reads_y = self._ending not in (PLAIN, SQUARE)
+        return [TurnedRows(partial(run_passes, passes), shape, order, reads_y)]
+
+    def _passes(self, shape: Shape) -> list[Pass]:
         steps = self._ordered
         if len(steps) == 3 and why_not_volume(shape, *self._types, steps) is None:
             return [self._pass(0, 3, True).of(shape)]
@@ -139,6 +156,6 @@ def _commute(steps: Sequence[LineStep], x: np.dtype, y: np.dtype) -> bool:
     """Whether steps may be made in any order: if all that is rounded is floats."""
     if any(step.window.boundary == "constant" and step.fill != 0 for step in steps):
         return False
-    small = x.name in SINGLE and y.name in SINGLE  # which wrap around alike in any order
+    small = x in SINGLE and y in SINGLE  # which wrap around alike in any order
     exact = small and all(way_of_sums(step, each, 4) == EXACT for step in steps for each in (x, y))
     return exact or y.kind == "f"

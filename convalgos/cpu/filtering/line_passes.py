@@ -22,6 +22,7 @@ from convalgos.cpu.filtering.line_steps import (
     CLOSE,
     ORDERED,
     LineStep,
+    fit_single,
     order_of_sums,
     rounding_of_sums,
     way_of_sums,
@@ -32,7 +33,7 @@ from convalgos.cpu.runtime.record_launch import RecordLaunch
 from convalgos.cpu.runtime.threads import plan_threads
 from convalgos.cpu.vectors import simd
 
-SINGLE = {"bool", "int8", "uint8", "int16", "uint16", "float32"}  # types that float32 holds exactly
+SINGLE = frozenset(map(np.dtype, "?bBhHf"))  # types that float32 holds exactly
 CHUNK = 8 << 10  # bytes of sums of a chunk of a line that is only summed across; Zen 4
 PIECE = 64 << 10  # bytes of sums of a chunk of a line that is summed along itself
 SHARED = 1 << 17  # products of a pass that are worth a second thread
@@ -41,12 +42,13 @@ FUSED_BITS = 16  # of integers whose sums are settled where they are summed
 UNITS = 4  # of work for each thread, where there are so many
 
 
-def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, ways: Sequence[str]) -> int:
+def _sum_bytes(x_dtype: np.dtype, y_dtype: np.dtype, steps: Sequence[LineStep], ways: Sequence[str]) -> int:
     """Bytes of an element of sums: 4 where float32 holds all terms, and its sums what is asked for.
 
     ways: of sums of float32 to integers, of each step.
     """
-    single = x_dtype.name in SINGLE and y_dtype.name in SINGLE
+    single = x_dtype in SINGLE and y_dtype in SINGLE
+    single = single and all(fit_single(step.weights) for step in steps)
     return 4 if single and (y_dtype.kind == "f" or ORDERED not in ways) else 8
 
 
@@ -70,7 +72,7 @@ class LinePass:
         f["x_bytes"], f["y_bytes"] = x_dtype.itemsize, y_dtype.itemsize
         self._convert()
         if ending != PLAIN:
-            kind = line_elements.KINDS.index(y_dtype.name)
+            kind = line_elements.element_kind(y_dtype)
             f["ending"] = end_line(ending, kind, self.size, self.lanes)
         self._arrange()
 
@@ -95,7 +97,7 @@ class LinePass:
     def _set_numbers(self) -> None:
         """Set what is computed with, and how integers come of it."""
         ways = [way_of_sums(step, dtype, 4) for step, dtype in self.sources.items()]
-        self.size = _sum_bytes(self.x_dtype, self.y_dtype, ways)
+        self.size = _sum_bytes(self.x_dtype, self.y_dtype, self.steps, ways)
         self.ways = {s: way_of_sums(s, t, self.size) for s, t in self.sources.items()}
         self.dtype = np.dtype(f"f{self.size}")
         self.lanes = simd.lanes(self.size)
@@ -133,12 +135,12 @@ class LinePass:
         if self.x_dtype != self.dtype:
             self.values["load"] = self._load(self.x_dtype)
         if self.y_dtype != self.dtype:
-            kind = line_elements.KINDS.index(self.y_dtype.name)
+            kind = line_elements.element_kind(self.y_dtype)
             self.values["store"] = line_elements.store_line(kind, self.size, self.lanes)
             self.values["reload"] = self._load(self.y_dtype)
 
     def _load(self, dtype: np.dtype) -> int:
-        return line_elements.load_line(line_elements.KINDS.index(dtype.name), self.size, self.lanes)
+        return line_elements.load_line(line_elements.element_kind(dtype), self.size, self.lanes)
 
     def _set_along(self, step: LineStep) -> None:
         f = self.values
@@ -212,14 +214,14 @@ class LinePass:
         source = self.sources[step]
         error = rounding_of_sums(step, source, self.size)
         bounds = np.array((error, 1 - error), self.dtype)
-        kind = line_elements.KINDS.index(self.y_dtype.name)
+        kind = line_elements.element_kind(self.y_dtype)
         kernel = settling.settle_line(kind, order_of_sums(step.weights), self.size, self.lanes)
         return kernel, self._table(np.array(step.weights)), self._table(bounds)
 
     def _fuse(self, across: LineStep, along: LineStep | None) -> None:
         """Have sums of integers settled in registers where no whole part lies beyond their type."""
         f = self.values
-        last, between = (line_elements.KINDS.index(dtype.name) for dtype in (self.y_dtype, self.dtype))
+        last, between = (line_elements.element_kind(dtype) for dtype in (self.y_dtype, self.dtype))
         steps = [("", across, between if along else last)] + ([("row_", along, last)] if along else [])
         if all(self._are_bytes(step) for _, step, _ in steps):
             for name, step, kind in steps:

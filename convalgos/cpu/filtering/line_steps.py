@@ -7,6 +7,8 @@ are summed again, in SciPy's order, where that could matter, or of sums in that 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ EXACT, CLOSE, ORDERED = "exact", "close", "ordered"  # how integers come of sums
 MOST_ERROR = 1 / 256  # of sums that are settled: of sixteen, one in eight times one lies so close
 RARE, NEAR = 128, 1e-9  # sums of multiples of smaller fractions are seldom whole; float64 multiples
 SCALES = 1, 16, 256  # by which weights may be whole numbers
+MOST_SINGLE = float(np.finfo(np.float32).max)
 DIGITS = {4: 24, 8: 53}  # of sums of so many bytes
 
 
@@ -35,6 +38,7 @@ class LineStep(NamedTuple):
         return self._replace(window=self.window._replace(size=0))
 
 
+@lru_cache(256)
 def way_of_sums(step: LineStep, dtype: np.dtype, size: int) -> str:
     """How sums of fused products lead to the integers that sums in SciPy's order are cut off to.
 
@@ -56,6 +60,7 @@ def way_of_sums(step: LineStep, dtype: np.dtype, size: int) -> str:
     return ORDERED if near else CLOSE
 
 
+@lru_cache(256)
 def _often_whole(weights: tuple[float, ...]) -> bool:
     """Whether sums of integers are often whole: weights of means are all multiples of one fraction."""
     parts = np.array(weights)[:, None] * np.arange(1, RARE)  # (taps, fractions)
@@ -68,10 +73,21 @@ def rounding_of_sums(step: LineStep, dtype: np.dtype, size: int) -> float:
 
 
 def _largest_sum(step: LineStep, dtype: np.dtype) -> float:
-    largest = 255 if dtype.kind == "b" else max(-int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    return max(largest, abs(step.fill)) * math.fsum(map(abs, step.weights))
+    return max(_largest_of(dtype), abs(step.fill)) * math.fsum(map(abs, step.weights))
 
 
+@lru_cache(64)
+def _largest_of(dtype: np.dtype) -> int:
+    """Absolute value of a type of integers or booleans."""
+    return 255 if dtype.kind == "b" else max(-int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+
+
+def fit_single(weights: Sequence[float]) -> bool:
+    """Whether float32 holds them: the product of 0 with a weight that is infinite there would be NaN."""
+    return min(weights) >= -MOST_SINGLE and max(weights) <= MOST_SINGLE
+
+
+@lru_cache(256)
 def order_of_sums(weights: tuple[float, ...]) -> int:
     """The kernel that sums products in the order of SciPy."""
     half = len(weights) // 2

@@ -28,7 +28,7 @@ def line_factors(w: Array, is_single: bool = False) -> list[Array] | None:
     if not w.any():
         return None
     rounding, w = ROUNDING * float(np.finfo(w.dtype).eps), w.astype(np.float64)
-    whole = bool((w == np.rint(w)).all())
+    whole = bool((w == np.rint(w)).all()) and np.abs(w).max() < 2.0**63  # integers of 64 bits
     at = np.unravel_index(np.abs(w).argmax(), w.shape)
     lines = [np.moveaxis(w, i, -1)[tuple(np.delete(at, i))] for i in range(w.ndim)]  # through the largest
     if whole:

@@ -15,7 +15,7 @@ from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow, PixelWindow
 from convalgos.core.window_borders import filling
 from convalgos.cpu.filtering import line_sums
-from convalgos.cpu.filtering.line_elements import KINDS, load_line, store_line
+from convalgos.cpu.filtering.line_elements import element_kind, load_line, store_line
 from convalgos.cpu.filtering.settling import settle_line
 from convalgos.cpu.filtering.window_cut import WindowCut, source_planes
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, WINDOW_FIELDS, sum_windows
@@ -107,11 +107,11 @@ class WindowPass:
         taps = np.roll(taps, -1, 0) if self._close else taps  # the first one last, where `settle_line` begins
         self._taps = tuple(np.ascontiguousarray(column) for column in taps.T)
         w_bytes, self._order = weighted.size * size, FUSED if self._close else order
-        kind, self._bytes = KINDS.index(y.name), (x.itemsize, y.itemsize)
+        kind, self._bytes = element_kind(y), (x.itemsize, y.itemsize)
         settles = self._close and settle_line(kind, line_sums.IN_ORDER, size, lanes)
         self._values: dict[str, int | Array] = {
             "bias": np.zeros(1, self._dtype), "w_listed": w_bytes, "w_along": w_bytes + len(taps) * size,
-            "load": load_line(KINDS.index(x.name), size, lanes), "settle": int(settles),
+            "load": load_line(element_kind(x), size, lanes), "settle": int(settles),
             "store": 0 if y == self._dtype else store_line(kind, size, lanes),
         }  # fmt: skip
         self._shared: dict[str, int] = {}  # fields of records of all sizes, once there is one

@@ -19,12 +19,12 @@ from convalgos.core.arguments import Shape
 from convalgos.core.axis_windows import AxisWindow
 from convalgos.cpu.filtering import line_steps
 from convalgos.cpu.filtering.line_filters import LineFilter, line_filter, run_passes
-from convalgos.cpu.filtering.line_steps import LineStep, rounding_of_sums, way_of_sums
+from convalgos.cpu.filtering.line_steps import LineStep, fit_single, rounding_of_sums, way_of_sums
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.settled_windows import settled_window
 from convalgos.cpu.filtering.window_kernels import CLOSE, FUSED, IN_ORDER
 from convalgos.cpu.filtering.window_passes import Spanned, Sums, WeightedPass
-from convalgos.cpu.runtime.record_launch import RecordLaunch
+from convalgos.cpu.layout.turned_rows import Pass
 
 Array = np.ndarray[Any, Any]
 SEPARABLE = 2.5  # products of a window for one of its lines, from which on lines are the faster,
@@ -43,7 +43,10 @@ def sum_type(x: np.dtype, y: np.dtype, w: Array, fill: float) -> tuple[int, int]
 def _sums_of(weights: bytes, taps: Shape, x: np.dtype, y: np.dtype, fill: float) -> Sums:
     """For the elements of a filter in float64, and its shape."""
     w = np.frombuffer(weights).reshape(taps)
-    size = max(x.itemsize, y.itemsize) if x.kind == y.kind == "f" else _exact_bytes(x, y, w, fill)
+    if x.kind == y.kind == "f":
+        size = max(x.itemsize, y.itemsize, 4 if fit_single(w.ravel().tolist()) else 8)
+    else:
+        size = _exact_bytes(x, y, w, fill)
     if size:
         lines = line_factors(w, size == 4) if (w != 0).all() else None  # zeros are left out
         return Sums(size, FUSED, lines)
@@ -146,7 +149,7 @@ class SizedWindows:
         is_lines: whether they go along lines, which takes less time than any other way.
     """
 
-    def __init__(self, passes: Sequence[RecordLaunch], dtypes: Sequence[np.dtype], is_lines: bool = False):
+    def __init__(self, passes: Sequence[Pass], dtypes: Sequence[np.dtype], is_lines: bool = False):
         self._passes, self._dtypes, self.is_lines = passes, dtypes, is_lines
 
     @property

@@ -11,6 +11,7 @@ from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.machine import cache_sizes
 from convalgos.core.window_borders import border_elements, is_around
 from convalgos.cpu.sliding.kernels import BORDER, FILL, RUN, STRIP
+from convalgos.cpu.vectors import simd
 
 SEGMENT = 1 << 13  # bytes of a row that are reduced with those below it at a time; Zen 4
 
@@ -90,6 +91,7 @@ def _several_strips(columns: AxisWindow, step: int, each: int, size: int) -> Str
     runs: list[tuple[int, int, int]] = []
     borders: list[np.ndarray] = []
     longest, sources = 0, columns.sources
+    apart = -(-simd.vector_bytes() // (size * step))  # between runs: a run is written up to a whole vector
     for q in range(0, columns.outputs, each):
         outputs = min(each, columns.outputs - q)
         reached = sources[q : q + outputs + columns.taps - 1]
@@ -106,6 +108,7 @@ def _several_strips(columns: AxisWindow, step: int, each: int, size: int) -> Str
         elsewhere = elsewhere[(elsewhere >= 0) & (places[elsewhere] < 0)]
         for part in np.split(elsewhere, np.flatnonzero(np.diff(elsewhere) != 1) + 1):
             if len(part):
+                behind += apart
                 runs.append((int(part[0]) * step, behind * step, len(part) * step))
                 places[part] = np.arange(behind, behind + len(part))
                 behind += len(part)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
+import numpy as np
+
 from convalgos.cpu.filtering import (
     block_kernels,
     byte_sums,
@@ -93,7 +95,7 @@ def filter_kernels(dtypes: Sequence[str]) -> Iterator[tuple[Callable[..., object
             yield line_elements.load_line, (number, *kinds)
             if name != dtype:
                 yield line_elements.store_line, (number, *kinds)
-            settled = "float" not in name and (size == 8 or name in line_passes.SINGLE)
+            settled = "float" not in name and (size == 8 or np.dtype(name) in line_passes.SINGLE)
             for order in in_order if settled else ():
                 yield settling.settle_line, (number, order, *kinds)
 
