@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convalgos.core.errors import Unsupported
+from convalgos.core.forks import renewed
 from convalgos.network.attention import Product
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step
 from convalgos.network.onnx_reader.file import tensors_within
@@ -62,7 +63,7 @@ class DecidedBranches:
         self._seen: Counter[Any] = Counter()
         self._with_numbers = False  # whether numbers that are inputs decide branches, too
         self._refused = False
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """The outputs, new arrays; None where ONNX Runtime is to compute them."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported, missing
+from convalgos.core.forks import renewed
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
 from convalgos.network.onnx_reader.array_functions import tells_shapes
@@ -67,7 +68,7 @@ class OnnxRegion:
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
         # which ONNX Runtime does not give as arrays
         self.has_others_types = any(map(is_of_others, map(model.dtype, (*self.inputs, *self.outputs))))
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
         self._open = OpenShapes(self._open_shapes)
 
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:
