@@ -44,7 +44,7 @@ def test_windows_of_which_there_is_none_are_told():
 @pytest.mark.parametrize("auto_pad", ["SAME_LOWER", "SAME_UPPER"])
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_dilated_windows_of_same_padding(op, auto_pad):
-    """ONNX Runtime finds their padding as of windows that are not dilated, and so has fewer than ONNX infers."""
+    """ONNX Runtime pads them as windows that are not dilated, and so has fewer than ONNX infers."""
     b = Builder((2, 3, "w"), opset=19)
     y = b.node(op, "x", auto_pad=auto_pad, kernel_shape=[3], dilations=[2], strides=[2])
     model = b.model(b.node("Neg", y))
