@@ -150,3 +150,15 @@ def test_sigmas_of_axes_in_another_order():
         x, how = rng.standard_normal(shape), {"sigma": [0.4, 2.0], "axes": axes, "mode": "wrap"}
         got = cd.ndimage.gaussian_laplace(da.from_array(x, chunks=5), **how).compute(scheduler="synchronous")
         np.testing.assert_allclose(got, scipy_ndimage.gaussian_laplace(x, **how), rtol=1e-9, atol=1e-12)
+
+
+def test_graphs_name_what_their_tasks_read():
+    """Dask checks that in its own tests of arrays, also of arrays in memory, whose chunks need no tasks."""
+    x = np.random.default_rng(3).standard_normal((20, 24))
+    for array in (da.from_array(x, chunks=(7, 9)), da.from_array(x, chunks=(20, 9)) + 1, da.asarray(x)):
+        for y in (
+            cd.ndimage.gaussian_filter(array, 1.5),
+            cd.ndimage.uniform_filter(array, 3),
+            cd.signal.fftconvolve(array, np.ones((3, 3)), mode="same"),
+        ):
+            y.dask.validate()

@@ -156,3 +156,28 @@ def test_models_with_large_constants_are_not_copied(monkeypatch):
         monkeypatch.setattr(decided_branches, "LARGEST", most)
         decides = any(isinstance(x, decided_branches.DecidedBranches) for x in from_onnx(rated())._instead)
         assert decides == (most == elements)
+
+
+@pytest.mark.parametrize("failures", [1, decided_branches.TRIES])
+def test_a_first_run_that_fails_may_have_had_wrong_data(failures, monkeypatch):
+    """After some of them no other is tried."""
+    model = squeezed()
+    net, feeds = from_onnx(model), {"x": numbers((1, 6, 1, 7))}
+    (reading,) = net._instead
+    read, made = reading._read, []
+
+    def reads(proto):
+        found = read(proto)
+        made.append(found)
+        if len(made) <= failures:
+            monkeypatch.setattr(found, "run", fails)
+        return found
+
+    def fails(views):
+        raise ValueError("these data are wrong")
+
+    monkeypatch.setattr(reading, "_read", reads)
+    for _ in range(decided_branches.SEEN * (failures + 2)):
+        assert_same(net, model, feeds)
+    assert len(made) == min(failures + 1, decided_branches.TRIES)
+    assert len(networks(net)) == (failures < decided_branches.TRIES)

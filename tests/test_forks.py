@@ -1,9 +1,12 @@
 """A child of a fork computes what its parent does, and ends, whatever the parent was doing."""
 
+import functools
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -267,7 +270,7 @@ sys.exit(0)  # with the parent's threads, which the children's ends have left al
 
 def test_locks_are_free_in_the_child_and_kept_in_the_parent(monkeypatch):
     monkeypatch.setattr(forks, "PATIENCE", 0.2)
-    monkeypatch.setattr(forks, "_guarded", [])
+    monkeypatch.setattr(forks, "_guarded", {})
     told = []
     free, reentrant = forks.guarded(threading.Lock()), forks.guarded(threading.RLock())
     stuck = forks.guarded(threading.Lock(), lambda: told.append("stuck"))
@@ -291,3 +294,83 @@ def test_locks_are_free_in_the_child_and_kept_in_the_parent(monkeypatch):
         assert told == []
     let_go.set()
     other.join()
+
+
+def test_locks_that_forks_do_not_wait_for_are_free_in_the_child():
+    lock = forks.renewed(threading.Lock())
+    began = time.monotonic()
+    with lock:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if lock.acquire(timeout=1) else 1)
+        assert os.waitpid(pid, 0)[1] == 0 and lock.locked()
+    assert time.monotonic() - began < forks.PATIENCE
+
+
+def test_locks_go_with_what_has_them():
+    before = len(forks._guarded), len(forks._renewed)
+    locks = [forks.guarded(threading.Lock()), forks.renewed(threading.Lock())]
+    assert (len(forks._guarded), len(forks._renewed)) == (before[0] + 1, before[1] + 1)
+    del locks
+    gc.collect()
+    assert len(forks._guarded) <= before[0] and len(forks._renewed) <= before[1]
+
+
+def test_while_a_thread_reads_a_network_for_branches_that_shapes_decide():
+    """Which may take seconds: the child computes without waiting for its parent's thread."""
+    for module in ("onnx", "onnxruntime"):
+        pytest.importorskip(module)
+    run("""
+sys.path.insert(0, TESTS)
+from test_decided_branches import from_onnx, numbers, squeezed
+net, x = from_onnx(squeezed()), numbers((1, 6, 1, 7))
+expected = net(x)
+(reading,) = net._instead
+amid, go_on = threading.Event(), threading.Event()
+read = reading._read
+def slow(proto):
+    amid.set()
+    assert go_on.wait(60)
+    return read(proto)
+reading._read = slow
+other = threading.Thread(target=lambda: [net(x) for _ in range(3)])
+other.start()
+assert amid.wait(60)
+assert in_child(lambda: go_on.set() or all(np.allclose(net(x), expected) for _ in range(4))) == 0
+go_on.set()
+other.join()
+""")
+
+
+@pytest.mark.parametrize("room", ["workspaces", "engines"])
+def test_what_ends_a_plan_waits_for_no_other_thread(room):
+    """Objects go amid any line of a program, which may hold what the other thread waits for."""
+    if room == "engines":
+        from convalgos.cpu.spectral import engines as module
+
+        told = []
+        end = functools.partial(module._destroy, told.append, 5)
+        settle = module._destroy_ended
+    else:
+        from convalgos.core import workspaces as module
+
+        end, settle, told = functools.partial(module._gone, 5), module._forget_ended, [5]
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold():
+        with module._lock:
+            held.set()
+            let_go.wait()
+
+    other, ending = threading.Thread(target=hold), threading.Thread(target=end, daemon=True)
+    other.start()
+    held.wait()
+    ending.start()
+    ending.join(60)
+    waits = ending.is_alive()
+    let_go.set()
+    other.join()
+    ending.join()
+    with module._lock:
+        settle()
+    assert not waits and not module._ended and told == [5]

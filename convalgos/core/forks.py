@@ -7,9 +7,11 @@ ever: of what was amid a change even then the child is told, and its lock is mad
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,7 +21,10 @@ PAUSES = 0.05  # or all of these, where other programs have the cores
 
 Lock = TypeVar("Lock")
 
-_guarded: list[tuple[Any, Callable[[], None]]] = []
+# locks that forks wait for, and what is told of them, by their number
+_guarded: dict[int, tuple[weakref.ref[Any], Callable[[], None]]] = {}
+_renewed: weakref.WeakSet[Any] = weakref.WeakSet()
+_numbers = itertools.count()
 _forking = threading.local()  # .taken: the locks that this thread has taken for its fork
 _waiting: set[int] = set()  # threads whose forks wait for locks
 
@@ -27,7 +32,7 @@ _waiting: set[int] = set()  # threads whose forks wait for locks
 def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
     """Let forks wait for a lock of `threading`, and leave it free in the child; returns the lock.
 
-    Locks that are taken while others are held are guarded before those.
+    Locks that are taken while others are held are guarded before those. Whoever has the lock keeps it alive.
 
     Args:
         broken: called in a child that was forked while another thread went on holding the lock.
@@ -35,7 +40,17 @@ def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
     Example:
         >>> lock = guarded(threading.Lock())
     """
-    _guarded.append((lock, broken))
+    number = next(_numbers)
+    _guarded[number] = weakref.ref(lock, lambda _: _guarded.pop(number, None)), broken
+    return lock
+
+
+def renewed(lock: Lock) -> Lock:
+    """Let a lock of `threading` be free in the child of a fork, which does not wait for it; returns the lock.
+
+    It is for one that is held for long, and over what is whole at any time.
+    """
+    _renewed.add(lock)
     return lock
 
 
@@ -50,15 +65,16 @@ def let_forks_in() -> None:
 
 
 def _before() -> None:
-    until, count = time.monotonic() + PATIENCE, -1
+    until, guarded_before = time.monotonic() + PATIENCE, None
     _waiting.add(threading.get_ident())
-    while count != len(_guarded):  # again where another thread has imported more of them meanwhile
-        if count >= 0:
+    # again where another thread has imported more of them meanwhile
+    while (now := tuple(_guarded.items())) != guarded_before:
+        if guarded_before is not None:
             _in_parent()
-        count = len(_guarded)
+        guarded_before = now
+        locks = [(lock, broken) for _, (kept, broken) in reversed(now) if (lock := kept()) is not None]
         _forking.taken = [
-            (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic())))
-            for lock, broken in reversed(_guarded)
+            (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic()))) for lock, broken in locks
         ]
     _waiting.discard(threading.get_ident())
 
@@ -77,6 +93,8 @@ def _in_child() -> None:
         else:
             lock._at_fork_reinit()
             broken()
+    for lock in tuple(_renewed):
+        lock._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,11 +54,13 @@ class OwnWorkspaces:
             returned(self)
 
 
-# A plan may go, and `_gone` be called, amid any line here, in the same thread.
+# A plan may go, and `_gone` be called, amid any line here, in the same thread; and amid any line of a thread
+# that holds another lock, which the holder of this one may wait for: `_gone` does not wait.
 _lock = guarded(threading.RLock())
 _kept: OrderedDict[int, tuple[weakref.ref[Owner], int]] = (
     OrderedDict()
 )  # id of a plan -> it, bytes it is counted with
+_ended: deque[int] = deque()  # ids of plans that are gone and still counted
 _total = 0
 _limit: int | None = None  # bytes of memory that this process has been told to use at most
 
@@ -91,6 +93,7 @@ def returned(plan: Owner) -> None:
     nbytes = len(plan._free) * plan.workspace_bytes
     key = id(plan)
     with _lock:
+        _forget_ended()
         known = _kept.get(key)
         if known is not None and known[1] >= nbytes:
             _kept.move_to_end(key)
@@ -108,7 +111,9 @@ def returned(plan: Owner) -> None:
 
 def workspace_bytes_held() -> int:
     """Bytes of workspaces that are counted now."""
-    return _total
+    with _lock:
+        _forget_ended()
+        return _total
 
 
 def release_workspaces() -> None:
@@ -123,9 +128,18 @@ def release_workspaces() -> None:
 
 
 def _gone(key: int) -> None:
+    _ended.append(key)
+    if _lock.acquire(blocking=False):
+        try:
+            _forget_ended()
+        finally:
+            _lock.release()
+
+
+def _forget_ended() -> None:
     global _total
-    with _lock:
-        entry = _kept.pop(key, None)
+    while _ended:
+        entry = _kept.pop(_ended.popleft(), None)
         _total -= entry[1] if entry else 0
 
 

@@ -95,7 +95,10 @@ def gathered(x: DaskArray, reads: Sequence[Sequence[Reads] | None]) -> DaskArray
     for place, (cut, keys) in moved.items():
         graph[name, *place] = JoinedBlock(cut), *keys
     chunks = tuple(tuple(sum(p.stop - p.first for p in block) for block in blocks) for blocks in axes)
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=[x, cutting])
+    names = {key[0] for _, keys in moved.values() for key in keys}
+    layers = HighLevelGraph.from_collections(
+        name, graph, dependencies=[array for array in (x, cutting) if array.name in names]
+    )
     result = GatheredArray(layers, name, chunks, meta=x._meta)
     result.source, result.cutting, result.cuts, result.moved = x, cutting, cuts, moved
     return result

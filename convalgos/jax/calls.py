@@ -21,6 +21,7 @@ from convalgos.api import planning
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.epilogue import ActivationLike
 from convalgos.core.errors import missing
+from convalgos.core.forks import renewed
 from convalgos.core.huge_pages import ask_for_huge_pages
 from convalgos.core.plan import Plan, numpy_dtype
 from convalgos.core.prepared_filter import PreparedFilter
@@ -249,7 +250,7 @@ def can_be_called() -> bool:
 # --- inside ----------------------------------------------------------------------------------
 
 _served: dict[int, Served] = {}
-_lock = threading.RLock()
+_lock = renewed(threading.RLock())
 _this = threading.local()  # error: what is told of the last one
 
 

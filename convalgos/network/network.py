@@ -13,6 +13,7 @@ import numpy as np
 from convalgos.api.types import Effort
 from convalgos.core.arguments import Shape, file_path, one_of
 from convalgos.core.arrays import as_numpy, like, same_dtype
+from convalgos.core.forks import renewed
 from convalgos.core.setting import threads_of_calls
 from convalgos.network.batch_parts import batch_parts_of, may_run_in_parts
 from convalgos.network.choice import plan_network
@@ -68,7 +69,7 @@ class Network:
         self._memories = MemoryPool()
         self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
         self._right: dict[str, tuple[np.dtype, Shape]] = {}  # last inputs', which need not be looked at again
-        self._refining = threading.Lock()
+        self._refining = renewed(threading.Lock())
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
     @property

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from convalgos.core.arguments import Shape
 from convalgos.core.errors import Unsupported
+from convalgos.core.forks import renewed
 from convalgos.network.network import Network
 from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
 from convalgos.network.torch_reader.returned import NO_TENSORS
@@ -100,7 +101,7 @@ class WholeNetwork:
         self._opens = True  # until open sizes took too long
         self._spent: dict[Any, float] = {}  # seconds of torch, by shapes that are not read yet
         self._by_shapes: dict[Any, ReadNetwork | str] = {}
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if not keywords and {*map(type, arguments)} == ORDINARY:

@@ -62,7 +62,7 @@ _resume = external("PyEval_RestoreThread", 1, returns=False)
 _count = external("Py_IncRef", 1, returns=False)
 _number = external("PyLong_FromSsize_t", 1)
 
-guarded(code_generation.Lock(), _broken)
+_compiler = guarded(code_generation.Lock(), _broken)  # which forks wait for
 _lock = guarded(threading.RLock(), _broken)
 
 

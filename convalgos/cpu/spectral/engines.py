@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ WORTH = 60
 UNROLLED = 128
 
 _lock = guarded(threading.RLock())  # FFTW's planner and its wisdom belong to one thread at a time
+_ended: deque[tuple[Callable[[int], None], int]] = (
+    deque()
+)  # plans that nobody has, and how they are destroyed
 
 
 class Transform:
@@ -114,6 +118,7 @@ class Transform:
             one_thread(1)  # the threads are ours
             set_limit = _function(self._library, f"{self._prefix}_set_timelimit", ctypes.c_double)
             set_limit(PLANNING_SECONDS)
+            _destroy_ended()
             try:
                 (self.forward, known), (self.inverse, also) = (
                     self._planned(name, plane.ctypes.data, later) for name in ("r2c", "c2r")
@@ -305,5 +310,17 @@ def _address(library: Any, name: str) -> int:
 
 
 def _destroy(destroy: Callable[[int], None], plan: int) -> None:
-    with _lock:
+    """Now, or when somebody plans: this may run amid any line of a thread that holds another lock, which who
+    plans may wait for."""
+    _ended.append((destroy, plan))
+    if _lock.acquire(blocking=False):
+        try:
+            _destroy_ended()
+        finally:
+            _lock.release()
+
+
+def _destroy_ended() -> None:
+    while _ended:
+        destroy, plan = _ended.popleft()
         destroy(plan)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from convalgos.core.errors import Unsupported
+from convalgos.core.forks import renewed
 from convalgos.network.attention import Product
 from convalgos.network.graph import Convolution, Foreign, NetworkGraph, Step
 from convalgos.network.onnx_reader.file import tensors_within
@@ -25,9 +26,11 @@ from convalgos.network.onnx_reader.model import OnnxModel
 from convalgos.network.recurrence import Recurrence
 
 SEEN = 3  # calls of the same shapes from which on a model is read for them,
+TRIES = 3  # first runs of such models that may fail, as data of a call may be wrong,
 MOST = 4  # for so many shapes: each has weights of its own
 COUNTED = 64  # shapes that are counted at a time
 LARGEST = 1 << 24  # elements of the constants of a model
+REFUSALS = (ValueError, TypeError, Unsupported)  # ONNX Runtime may take what this library refuses
 HEAVY = Convolution | Recurrence | Product  # without which there is nothing to gain
 
 
@@ -61,11 +64,12 @@ class DecidedBranches:
         self._networks: dict[Any, RunsModel] = {}
         self._seen: Counter[Any] = Counter()
         self._with_numbers = False  # whether numbers that are inputs decide branches, too
+        self._failures = 0  # of first runs
         self._refused = False
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-        """The outputs, new arrays; None where ONNX Runtime is to compute them."""
+        """The outputs, new arrays; None where the network computes them as it was read, with its branches."""
         if self._refused:
             return None
         with_numbers = self._with_numbers  # which another thread may change
@@ -96,6 +100,11 @@ class DecidedBranches:
         if self._seen[key] < SEEN:
             return None
         found = self._read_for(inputs, fixed)
+        if found is not None and not _runs(found, inputs, fixed):
+            self._failures += 1
+            self._refused = self._failures >= TRIES
+            del self._seen[key]
+            return None
         if found is not None:
             self._networks[key] = found
         elif not self._with_numbers and not self._networks and any(map(_is_number, inputs)):
@@ -116,12 +125,9 @@ class DecidedBranches:
                 proto.graph.input.append(value_info(name, kind_of_dtype(x.dtype), x.shape))
         try:
             found = self._read(proto)
-            if not _gains(found):
-                return None
-            found.run([x for x, f in zip(inputs, fixed, strict=True) if not f])  # which plans it
-        except (ValueError, TypeError, Unsupported):  # ONNX Runtime may take what this library refuses
+        except REFUSALS:
             return None
-        return found
+        return found if _gains(found) else None
 
 
 def decided_branches(graph: NetworkGraph, model: OnnxModel, read: Read) -> DecidedBranches | None:
@@ -131,6 +137,15 @@ def decided_branches(graph: NetworkGraph, model: OnnxModel, read: Read) -> Decid
         return None
     elements = sum(math.prod(tensor.dims) for tensor in tensors_within(model.proto.graph))
     return DecidedBranches(model.whole, model.inputs, read) if elements <= LARGEST else None
+
+
+def _runs(network: RunsModel, inputs: Sequence[np.ndarray], fixed: Sequence[bool]) -> bool:
+    """Whether a network takes its inputs; it is planned then."""
+    try:
+        network.run([x for x, f in zip(inputs, fixed, strict=True) if not f])
+    except REFUSALS:
+        return False
+    return True
 
 
 def _is_number(x: np.ndarray) -> bool:

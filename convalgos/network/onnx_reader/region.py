@@ -12,6 +12,7 @@ import numpy as np
 
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.errors import Unsupported, missing
+from convalgos.core.forks import renewed
 from convalgos.core.setting import thread_count
 from convalgos.network.graph import Foreign, Sizes
 from convalgos.network.onnx_reader.array_functions import tells_shapes
@@ -33,6 +34,7 @@ from convalgos.network.onnx_reader.runtime_sessions import runtime_session
 from convalgos.network.onnx_reader.runtime_types import runtime_errors
 from convalgos.network.onnx_reader.types import INT32, INT64
 from convalgos.network.onnx_reader.value_types import DynamicShape, ValueType
+from convalgos.network.onnx_reader.window_types import pads_as_undilated
 from convalgos.network.sizes_of_run import SizesOfRun
 
 SHAPE_VALUES = 64  # elements of a constant that may hold sizes, such as the target of a Reshape
@@ -63,11 +65,13 @@ class OnnxRegion:
         self._sessions: dict[int, Any] = {}
         self._shapes: dict[tuple[Any, ...], Sequence[Sizes]] = {}
         # Until an inference has not found what outputs have; with ceil_mode ONNX infers windows behind maps.
-        self._is_inferred = not any(node.attributes.get("ceil_mode") for node in nodes)
+        self._is_inferred = not any(
+            node.attributes.get("ceil_mode") or pads_as_undilated(node.attributes) for node in nodes
+        )
         self._gives_sizes = any(model.dtype(name) in SIZES for name in outputs)
         # which ONNX Runtime does not give as arrays
         self.has_others_types = any(map(is_of_others, map(model.dtype, (*self.inputs, *self.outputs))))
-        self._lock = threading.Lock()
+        self._lock = renewed(threading.Lock())
         self._open = OpenShapes(self._open_shapes)
 
     def shapes(self, inputs: Sequence[Sizes]) -> Sequence[Sizes]:

@@ -60,6 +60,7 @@ from convalgos.network.onnx_reader.selections import (
 )
 from convalgos.network.onnx_reader.tokens import with_tokens
 from convalgos.network.onnx_reader.views import concatenated_rows, view
+from convalgos.network.onnx_reader.window_types import pads_as_undilated
 from convalgos.network.pads import Pad as PadOfMaps
 
 FLOATS = ("float32",)
@@ -204,7 +205,8 @@ def _pool(reduction: str) -> Maker:
         given = node.attributes.get
         kernel = tuple(given("kernel_shape", ()))
         ones, padding = (1,) * len(kernel), _padding(node, len(kernel))
-        if not 1 <= len(kernel) <= 3 or padding is None or any(node.outputs[1:]):
+        known = padding is not None and not pads_as_undilated(node.attributes)
+        if not 1 <= len(kernel) <= 3 or not known or any(node.outputs[1:]):
             return None
         return [
             Pooling(

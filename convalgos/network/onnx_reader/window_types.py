@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from convalgos.network.onnx_reader.messages import Dim
 from convalgos.network.onnx_reader.types import INT64, NotInferred, TensorType, TypedNode, dim_times
@@ -18,6 +19,13 @@ def _convolution(node: TypedNode) -> list[TensorType]:
         raise NotInferred
     kernel = node.attributes.get("kernel_shape", w[2:])
     return [TensorType(node.type(0).kind, (x[0], w[0], *_windows(node, x[2:], kernel, False)))]
+
+
+def pads_as_undilated(attributes: Mapping[str, Any]) -> bool:
+    """Whether ONNX Runtime finds the padding of a pooling as of windows that are not dilated, which makes
+    fewer of them than ONNX infers."""
+    pools = "kernel_shape" in attributes and attributes.get("auto_pad") in SAME
+    return pools and any(dilation > 1 for dilation in attributes.get("dilations", ()))
 
 
 def _pooling(node: TypedNode) -> list[TensorType]:
@@ -49,6 +57,8 @@ def _windows(node: TypedNode, sizes: Sequence[Dim], kernel: Sequence[Dim], pools
             made.append(None)
             continue
         if auto in SAME:
+            if pools and dilation > 1:
+                raise NotInferred  # as `pads_as_undilated` says
             made.append(-(-n // stride))
             continue
         left = n + pads[i] + pads[rank + i] - (k - 1) * dilation - 1
