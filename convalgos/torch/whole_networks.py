@@ -29,6 +29,7 @@ OPEN = 4  # networks of open sizes, which hold for more, but for parts of all si
 LONGER, LONGEST = 4, 10.0  # times as long as fixed sizes took, and seconds, may open ones take to be read
 FIXED_OR_READ = (Tensor, *NO_TENSORS)  # arguments: what is no tensor is one with the network
 CHANGING = "an argument is of {}, and may be another one in each call"
+BY_STRIDES = "the model reads memory by strides, and an argument does not lie there in order"
 MANY = "it came in many sizes, and runs in torch until it pays to read it for these"
 
 
@@ -55,6 +56,8 @@ class ReadNetwork(NamedTuple):
         threads.share()
         for view in views:
             if not view.flags.carray:
+                if self.read.exported.by_strides:
+                    raise ValueError(BY_STRIDES)
                 views = self.network.checked(dict(zip(self.network.graph.inputs, views, strict=True)))
                 break
         return self.returned([*map(from_numpy, self.network.run(views))])

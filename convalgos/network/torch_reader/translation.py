@@ -224,6 +224,17 @@ class Translation:
         return name
 
 
+def of_floats(translate: Translate) -> Translate:
+    """An operator that has steps for float32 alone: products of integers are exact, and wrap around."""
+
+    def checked(t: Translation, node: fx.Node, a: Arguments) -> Value | Sequence[Value]:
+        if (dtype := t.result().dtype) != "float32":
+            raise Left(f"computes in torch.{dtype}")
+        return translate(t, node, a)
+
+    return checked
+
+
 def _goes_along_a_number(a: Arguments) -> bool:
     """Whether an operator goes along a dimension of a tensor that has none, which torch takes for 1 long."""
     of, dim = a.get("self"), a.get("dim")
