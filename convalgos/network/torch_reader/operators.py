@@ -19,6 +19,7 @@ from convalgos.network.torch_reader import (
 )  # fmt: skip
 from convalgos.network.torch_reader.adaptive_pooling import adaptive_pooling_nodes
 from convalgos.network.torch_reader.attention import attention_nodes
+from convalgos.network.torch_reader.replaced_layers import REPLACED
 from convalgos.network.torch_reader.translation import Translate, of_floats
 
 ATEN = torch.ops.aten
@@ -244,4 +245,4 @@ REDUCTIONS: dict[Any, Translate] = {
     ATEN.log_softmax.int: reductions.softmax_nodes("LogSoftmax"),
     ATEN._log_softmax.default: reductions.softmax_nodes("LogSoftmax"),
 }
-OPERATORS: dict[Any, Translate] = {**ELEMENTWISE, **LAYERS, **MAPS, **MOVES, **REDUCTIONS}
+OPERATORS: dict[Any, Translate] = {**ELEMENTWISE, **LAYERS, **MAPS, **MOVES, **REDUCTIONS, **REPLACED}
