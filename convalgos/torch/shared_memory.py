@@ -81,7 +81,7 @@ def _memory(node: fx.Node) -> int | None:
     value = node.meta.get("example_value")
     if not isinstance(value, Tensor) or value.layout != torch.strided or not value.numel():
         return None
-    return value.untyped_storage()._cdata
+    return int(value.untyped_storage()._cdata)
 
 
 def _check_view(node: fx.Node) -> None:

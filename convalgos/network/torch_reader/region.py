@@ -99,6 +99,6 @@ def _cut_out(
         elif node.target in BY_STRIDES:
             with graph.inserting_before(known[node]):
                 laid = graph.call_function(ATEN.contiguous.default, known[node].args[:1])
-            known[node].update_arg(0, laid)  # type: ignore[no-untyped-call] # torch leaves it so
+            known[node].update_arg(0, laid)
     graph.output(tuple(known[node] for node in outputs))
     return fx.GraphModule(module, graph)
