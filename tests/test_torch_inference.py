@@ -389,6 +389,13 @@ def test_every_dimension_and_what_torch_takes_besides(kind):
         ours(x[:, :4].double())
 
 
+def test_an_image_without_a_batch_and_filters_with_channels_last():
+    module = layer().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        torch.testing.assert_close(module(X[0]), expected(module, X[0]))
+        torch.testing.assert_close(module(X), expected(module))
+
+
 def test_pruned_and_parametrized_filters_are_computed_each_time():
     from torch.nn.utils import parametrizations, prune
 

@@ -294,3 +294,26 @@ def test_the_backend_has_a_name():
     assert ct.compile_backend is registry.lookup_backend("convalgos")
     entries = importlib.metadata.entry_points(group="torch_dynamo_backends", name="convalgos")
     assert all(entry.load() is ct.compile_backend for entry in entries)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "circular", "replicate"])
+def test_replaced_convolutions_are_steps(mode):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=(2, 1), padding_mode=mode, dilation=(2, 1), groups=2),
+        nn.BatchNorm2d(8),
+        nn.Conv2d(8, 8, (4, 3), stride=2, padding="valid", bias=False),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1, groups=2),
+    ).eval()
+    model[1].running_mean.normal_()
+    x = torch.randn(2, 4, 11, 9)
+    with torch.no_grad():
+        wanted = {n: model(x[:n]) for n in (2, 1)}
+    ct.replace(model)
+    frozen = ct.freeze(model, x)
+    assert "left" not in frozen.report()
+    with torch.no_grad():
+        for n, y in wanted.items():
+            for run in (frozen, torch.compile(model, backend="convalgos")):
+                torch.testing.assert_close(run(x[:n]), y, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Operators on tensors of no dimensions or no elements, and sizes that ONNX has not: torch's answers."""
+"""Operators on tensors of no dimensions or elements, of integers, by strides, and sizes that ONNX has not."""
 
 import pytest
 
@@ -47,6 +47,46 @@ def test_outputs_of_a_transposed_layer_that_no_window_reaches(ndim):
     layer = (torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d)[ndim - 1]
     layer = layer(2, 4, 3, stride=2, padding=1, output_padding=3, groups=2, dilation=4)
     same_as_torch(layer, torch.randn(2, 2, *(4, 5, 3)[:ndim]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.addmm(x, x, x), lambda x: torch.baddbmm(x[None], x[None], x[None], beta=2),
+        lambda x: F.linear(x, x, x[0]), lambda x: x @ x, lambda x: torch.einsum("ij,kj->ik", x, x),
+    ],
+)  # fmt: skip
+def test_products_of_integers(function, dtype):
+    same_as_torch(function, torch.arange(100, 116).reshape(4, 4).to(dtype))
+
+
+def test_other_steps_of_integers():
+    same_as_torch(
+        lambda x: F.interpolate(x, scale_factor=2), torch.arange(48, dtype=torch.uint8).reshape(1, 3, 4, 4)
+    )
+    same_as_torch(lambda x: x.sign(), torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.as_strided((2, 2), (1, 2)) + 1,
+        lambda x: x.relu().t().contiguous().as_strided((2, 2), (1, 2)),
+        lambda x: torch.as_strided_scatter(x, x[:2, :2], (2, 2), (1, 2)),
+        lambda x: x.t().as_strided((2, 2), (1, 2)),
+        lambda x: x.as_strided((2, 2), (1, 2), 3),
+    ],
+)
+def test_what_reads_memory_by_strides_goes_by_those_of_each_call(function):
+    x = torch.arange(25.0).reshape(5, 5)
+    module = Does(lambda m, x: function(x)).eval()
+    for example in (x, x.t()):
+        frozen, compiled = ct.freeze(module, example), torch.compile(module, backend="convalgos")
+        for other in (x, x.t(), x[:3], x[1:4, 1:4], x[2:]):
+            with torch.no_grad():
+                torch.testing.assert_close(frozen(other), module(other))
+                torch.testing.assert_close(compiled(other), module(other))
 
 
 def same_as_torch(function, x):

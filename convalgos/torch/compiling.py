@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo.backends import registry
 
 from convalgos.torch.eager import plain_values
+from convalgos.torch.shared_memory import PartedGraph, part_views
 from convalgos.torch.whole_networks import WholeNetwork
 
 NAME = "convalgos"
@@ -203,17 +204,39 @@ def _is_parameter(node: fx.Node) -> bool:
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
 
-def compile_backend(graph: fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+class _WithViews:
+    """Calls of a graph some of whose outputs share memory."""
+
+    def __init__(self, parted: PartedGraph):
+        self._calls, self._views = CompiledGraph(parted.graph), parted.views.forward
+        self.__name__ = NAME  # dynamo asks for it in each call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._views(*arguments, *self._calls(*arguments))
+
+
+def compile_backend(graph: fx.GraphModule, example: Sequence[Any], **others: Any) -> Callable[..., Any]:
     """What `torch.compile` runs in the place of a graph.
 
     Args:
         graph: of dynamo.
         example: its inputs, parameters and buffers among them.
+        others: the mode and the options of `torch.compile`, which are torch's compiler's own.
     """
+    if others:
+        LOG.info("%s are not for this backend", others)
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in example):
         LOG.info("a graph of %d nodes is left to torch: gradients are recorded", len(graph.graph.nodes))
         return graph.forward
-    return CompiledGraph(graph)
+    try:
+        parted = part_views(graph)
+    except ValueError as error:
+        LOG.info("a graph of %d nodes is left to torch: %s", len(graph.graph.nodes), error)
+        return graph.forward
+    if parted is None:
+        return CompiledGraph(graph)
+    views_alone = not parted.graph.graph.output_node().args[0]
+    return graph.forward if views_alone else _WithViews(parted)
 
 
 if NAME not in registry.list_backends(exclude_tags=None):

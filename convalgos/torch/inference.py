@@ -167,8 +167,10 @@ def _planned(module: Any, held: Held, input: Tensor, x: np.ndarray) -> PreparedC
     *how, mode = held.how
     read = functions.read_arguments(ndim, input, weight.tensor, bias and bias.tensor, *how)
     batched, last = read[0], read[-1]
+    if batched is not input:
+        return None
     memory = operators.LAST[input.dim()] if last else torch.contiguous_format
-    if batched is not input or not input.is_contiguous(memory_format=memory):
+    if not input.is_contiguous(memory_format=memory):
         return None
     limits = False, None, None, BOUNDARIES[mode], 0.0, True
     plan = plain_calls.plan_of_numbers(x, weight.values, *read[3:], *limits)

@@ -31,6 +31,7 @@ LONGER = 4  # times as long as fixed sizes took may open ones take to be read,
 SHORTEST, LONGEST = 2.0, 10.0  # seconds at least, as other programs may have the cores, and at most
 FIXED_OR_READ = (Tensor, *NO_TENSORS)  # arguments: what is no tensor is one with the network
 CHANGING = "an argument is of {}, and may be another one in each call"
+BY_STRIDES = "the model reads memory by strides, and an argument does not lie there in order"
 MANY = "it came in many sizes, and runs in torch until it pays to read it for these"
 
 
@@ -57,6 +58,8 @@ class ReadNetwork(NamedTuple):
         threads.share()
         for view in views:
             if not view.flags.carray:
+                if self.read.exported.by_strides:
+                    raise ValueError(BY_STRIDES)
                 views = self.network.checked(dict(zip(self.network.graph.inputs, views, strict=True)))
                 break
         return self.returned([*map(from_numpy, self.network.run(views))])

@@ -76,7 +76,10 @@ def function_nodes(op: str) -> Translate:
     """Of each element by itself."""
 
     def translate(t: Translation, node: fx.Node, a: Arguments) -> Value:
-        return t.emit(op, [t.cast(t.value(a["self"]), t.result().dtype)])
+        own = t.result().dtype
+        if own == "bool":
+            raise Left("is of truth values")
+        return t.emit(op, [t.cast(t.value(a["self"]), own)])
 
     return translate
 

@@ -21,6 +21,7 @@ from convalgos.network.torch_reader.held_tensors import held_by, state_of, tenso
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.returned import check_returned, flattened
+from convalgos.network.torch_reader.strided_reads import reads_by_strides
 from convalgos.network.torch_reader.wrapped import unwrap
 from convalgos.network.torch_reader.writes import (
     check_arguments,
@@ -48,6 +49,7 @@ class Exported(NamedTuple):
     leaves: list[Any]  # of what the module returns: numbers and the like, TENSOR for each tensor
     out_spec: Any  # how they make up what it returns
     sizes: OpenSizes  # of the inputs
+    by_strides: bool  # whether it goes by how these lie in memory: the elements of each in order
 
     def maker(self) -> Callable[[list[Tensor]], Any]:
         """A function that makes what the module returns of the tensors in it."""
@@ -164,10 +166,12 @@ def export_module(
                 graph = _graph_of(program)
                 _compute_constants(graph)
             graph.graph.eliminate_dead_code()
+            by_strides = reads_by_strides(graph)
     except Exception as error:  # of torch, which raises what it likes where it cannot follow
         told = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{type(module).__name__} cannot be exported by torch.export: {told}") from None
-    return Exported(graph, flat.outputs.leaves, flat.outputs.spec, open_sizes_of(program, graph))
+    sizes = open_sizes_of(program, graph)
+    return Exported(graph, flat.outputs.leaves, flat.outputs.spec, sizes, by_strides)
 
 
 def _graph_of(program: torch.export.ExportedProgram) -> fx.GraphModule:

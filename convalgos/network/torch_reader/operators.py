@@ -19,7 +19,8 @@ from convalgos.network.torch_reader import (
 )  # fmt: skip
 from convalgos.network.torch_reader.adaptive_pooling import adaptive_pooling_nodes
 from convalgos.network.torch_reader.attention import attention_nodes
-from convalgos.network.torch_reader.translation import Translate
+from convalgos.network.torch_reader.replaced_layers import REPLACED
+from convalgos.network.torch_reader.translation import Translate, of_floats
 
 ATEN = torch.ops.aten
 
@@ -113,13 +114,13 @@ LAYERS: dict[Any, Translate] = {
     ATEN.conv_transpose1d.default: layers.transposed_convolution_nodes,
     ATEN.conv_transpose2d.input: layers.transposed_convolution_nodes,
     ATEN.conv_transpose3d.input: layers.transposed_convolution_nodes,
-    ATEN.linear.default: layers.linear_nodes,
-    ATEN.matmul.default: layers.product_nodes,
-    ATEN.mm.default: layers.product_nodes,
-    ATEN.bmm.default: layers.product_nodes,
-    ATEN.addmm.default: layers.sum_with_product_nodes,
-    ATEN.baddbmm.default: layers.sum_with_product_nodes,
-    ATEN.einsum.default: layers.lettered_product_nodes,
+    ATEN.linear.default: of_floats(layers.linear_nodes),
+    ATEN.matmul.default: of_floats(layers.product_nodes),
+    ATEN.mm.default: of_floats(layers.product_nodes),
+    ATEN.bmm.default: of_floats(layers.product_nodes),
+    ATEN.addmm.default: of_floats(layers.sum_with_product_nodes),
+    ATEN.baddbmm.default: of_floats(layers.sum_with_product_nodes),
+    ATEN.einsum.default: of_floats(layers.lettered_product_nodes),
     **{layer: recurrent.recurrent_nodes(op) for layer, op in recurrent.LAYERS.items()},
     ATEN.zeros.default: recurrent.zeros_nodes,
     ATEN.scaled_dot_product_attention.default: attention_nodes,
@@ -157,8 +158,8 @@ for _ndim in (1, 2, 3):
         getattr(ATEN, f"avg_pool{_ndim}d").default: maps.pooling_nodes("AveragePool", _ndim),
         getattr(ATEN, f"adaptive_avg_pool{_ndim}d").default: adaptive_pooling_nodes("AveragePool", _ndim),
         getattr(ATEN, f"adaptive_max_pool{_ndim}d").default: adaptive_pooling_nodes("MaxPool", _ndim),
-        getattr(ATEN, f"upsample_nearest{_ndim}d").vec: maps.upsampling_nodes,
-        getattr(ATEN, f"upsample_nearest{_ndim}d").default: maps.upsampling_nodes,
+        getattr(ATEN, f"upsample_nearest{_ndim}d").vec: of_floats(maps.upsampling_nodes),
+        getattr(ATEN, f"upsample_nearest{_ndim}d").default: of_floats(maps.upsampling_nodes),
     }
 MOVES: dict[Any, Translate] = {
     ATEN.permute.default: moves.permuted_nodes,
@@ -244,4 +245,4 @@ REDUCTIONS: dict[Any, Translate] = {
     ATEN.log_softmax.int: reductions.softmax_nodes("LogSoftmax"),
     ATEN._log_softmax.default: reductions.softmax_nodes("LogSoftmax"),
 }
-OPERATORS: dict[Any, Translate] = {**ELEMENTWISE, **LAYERS, **MAPS, **MOVES, **REDUCTIONS}
+OPERATORS: dict[Any, Translate] = {**ELEMENTWISE, **LAYERS, **MAPS, **MOVES, **REDUCTIONS, **REPLACED}

@@ -11,6 +11,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from convalgos.network.graph import Sizes
+from convalgos.network.torch_reader.strided_reads import BY_STRIDES
 from convalgos.network.torch_reader.translation import operator_name
 
 ATEN = torch.ops.aten
@@ -95,5 +96,9 @@ def _cut_out(
         known[node] = graph.node_copy(node, of)
         if node.target is ATEN.view.default:  # its input lies as an array of ours, perhaps in another order
             known[node].target = ATEN.reshape.default
+        elif node.target in BY_STRIDES:
+            with graph.inserting_before(known[node]):
+                laid = graph.call_function(ATEN.contiguous.default, known[node].args[:1])
+            known[node].update_arg(0, laid)
     graph.output(tuple(known[node] for node in outputs))
     return fx.GraphModule(module, graph)

@@ -152,7 +152,7 @@ class Translation:
         self._node = node
         if node not in self.left:
             try:
-                translate = operators.get(node.target)
+                translate = operators.get(node.target) or operators.get(_schema_name(node))
                 if translate is None:
                     raise Left("has no step here")
                 if types := {t for v in tensors_of(node) if (t := _dtype_of(v)) not in TYPES}:
@@ -224,10 +224,27 @@ class Translation:
         return name
 
 
+def of_floats(translate: Translate) -> Translate:
+    """An operator that has steps for float32 alone: products of integers are exact, and wrap around."""
+
+    def checked(t: Translation, node: fx.Node, a: Arguments) -> Value | Sequence[Value]:
+        if (dtype := t.result().dtype) != "float32":
+            raise Left(f"computes in torch.{dtype}")
+        return translate(t, node, a)
+
+    return checked
+
+
 def _goes_along_a_number(a: Arguments) -> bool:
     """Whether an operator goes along a dimension of a tensor that has none, which torch takes for 1 long."""
     of, dim = a.get("self"), a.get("dim")
     return isinstance(of, fx.Node) and dim not in (None, []) and not sizes_in(of.meta["val"])
+
+
+def _schema_name(node: fx.Node) -> str | None:
+    """aten::layer_norm, of what is an operator of torch."""
+    schema = getattr(node.target, "_schema", None)
+    return None if schema is None else str(schema.name)
 
 
 def _dtype_of(tensor: Any) -> str:
