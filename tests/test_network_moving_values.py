@@ -87,7 +87,9 @@ def test_copies_are_of_bits(dtype):
 
 def test_the_first_that_is_nan_is_the_largest():
     b = Builder((3, 4, 5))
-    model = b.model(b.node("ArgMax", b.node("Neg", "x"), axis=1), b.node("ArgMax", b.node("Neg", "x"), axis=2))
+    model = b.model(
+        b.node("ArgMax", b.node("Neg", "x"), axis=1), b.node("ArgMax", b.node("Neg", "x"), axis=2)
+    )
     x = numbers((3, 4, 5))
     x[0, 2, 1:4] = x[0, 3, 2] = x[2, :, 0] = np.nan
     for y, axis in zip(Session(model.SerializeToString()).run(None, {"x": x}), (1, 2), strict=True):

@@ -25,7 +25,8 @@ from convalgos.network.run_structure import RunStructure, can_be_told
 from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
 
-COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
+COPIED = 1 << 17  # bytes that move up to which a step is bound to copies by Python: to call it takes longer,
+COPIED_BY_KERNELS = 1 << 19  # and by kernels; Zen 5
 NONE: Arrays = {}
 VIEWED = BoundRun(nothing, ())
 BY_ADDRESS = "by address"  # the settings of runs that are bound again by `bound_at`
@@ -228,7 +229,7 @@ class Context:
         moving = executor.moving.intersection((*step.inputs, *step.outputs))
         others = {*step.inputs[1:], *step.outputs[1:]} if can_be_told(planned_step) else moving
         for copied in (moving & others, moving):
-            if sum(value_bytes(executor.planned, name) for name in copied) > COPIED:
+            if sum(value_bytes(executor.planned, name) for name in copied) > COPIED_BY_KERNELS:
                 return None
             copies = {name: executor.new_array(name) for name in sorted(copied)}
             bound = self._bound(planned_step, copies)
