@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_network_onnx import CLOSE, Builder, numbers, reference
 
-from convalgos.network.array_copies import copy_run
+from convalgos.network.array_copies import bound_copy
 from convalgos.onnx import Session
 
 
@@ -79,10 +79,10 @@ def test_recurrent_layers_with_their_states_are_one_table_of_launches():
 def test_copies_are_of_bits(dtype):
     words = np.random.default_rng(3).integers(0, 256, (4, 10, 6, 8)).astype("u1")
     x = (words & 1).view(bool) if dtype == "bool" else words.view(dtype)
-    copy_run(x, y := np.zeros(x.size, dtype)).run()
+    bound_copy(x, y := np.zeros(x.size, dtype)).run()
     assert y.tobytes() == x.tobytes()
-    assert copy_run(words[0, 0, 0, :3], words[0, 0, 1, :3]) is None
-    copy_run(x[:0], y[:0]).run()
+    assert bound_copy(words[0, 0, 0, :3], words[0, 0, 1, :3]) is None
+    bound_copy(x[:0], y[:0]).run()
 
 
 def test_the_first_that_is_nan_is_the_largest():

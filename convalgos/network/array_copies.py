@@ -19,13 +19,13 @@ def takes_copies(planned_step: PlannedStep) -> bool:
     return hasattr(plan, "bind") and not isinstance(step, Foreign) and not isinstance(plan, ArrayFunctionPlan)
 
 
-def copy_run(source: np.ndarray, target: np.ndarray) -> BoundRun | None:
+def bound_copy(source: np.ndarray, target: np.ndarray) -> BoundRun | None:
     """A run that copies a contiguous array to one of as many bytes, whatever they are, and that is told where
     both lie; None where they are no whole words.
 
     Example:
         >>> x, y = np.arange(4).reshape(2, 2), np.zeros(4, int)
-        >>> copy_run(x, y).run()
+        >>> bound_copy(x, y).run()
         >>> y.tolist()
         [0, 1, 2, 3]
     """

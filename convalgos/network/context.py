@@ -15,7 +15,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.separable.run_outputs import BiasedActivation
 from convalgos.network.arena import ArenaArrays, scratch_bytes
-from convalgos.network.array_copies import copy_run, takes_copies
+from convalgos.network.array_copies import bound_copy, takes_copies
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, Step
 from convalgos.network.memory import Memory
@@ -248,7 +248,7 @@ class Context:
         for name, copy in copies.items():
             reads = name in step.inputs
             moving = self._array(name)
-            copying = copy_run(moving, copy) if reads else copy_run(copy, moving)
+            copying = bound_copy(moving, copy) if reads else bound_copy(copy, moving)
             if copying is None:
                 return None
             words.append(self._moving_places(name, copying.x_places if reads else copying.y_places))
