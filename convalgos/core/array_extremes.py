@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ MANY = 1 << 16  # elements along an axis, from which on their numbers are not sm
 def _extreme(y: np.ndarray, x: np.ndarray, of: str, axis: int, keepdims: bool, last: bool) -> None:
     """Where along an axis the largest or least element is: the first of those that are equal, or the last."""
     axis = counted_axis(axis, x.ndim)
-    count, behind = x.shape[axis], int(np.prod(x.shape[axis + 1 :], initial=1))
+    count, behind = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if behind >= ROW and 0 < count < MANY and x.flags.c_contiguous and y.flags.c_contiguous:
         maps = x.reshape(-1, count, behind)
         for to, part in zip(y.reshape(-1, behind), maps, strict=True):

@@ -28,6 +28,7 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
+FEW = 1 << 10  # elements in rows whose largest ones kernels find one after the other, before NumPy is called
 WIDEST = 1 << 20  # pixels of a map that kernels count in float32, with a share between two
 VIEWS = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # which move nothing
 
@@ -95,7 +96,9 @@ def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     x, y, options = shapes[step.inputs[0]], shapes[step.output], dict(step.options)
     axis = options["axis"] % max(1, len(x))
     count, behind = x[axis], math.prod(x[axis + 1 :])
-    if options["of"] != "max" or options["last"] or behind == 1 or not count:
+    if options["of"] != "max" or options["last"] or not count:
+        return None
+    if behind == 1 and math.prod(x) > FEW:  # NumPy has vectors along the axis
         return None
     return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
 

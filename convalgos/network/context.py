@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 from weakref import proxy
 
 import numpy as np
 
 from convalgos.core.arguments import Shape
-from convalgos.core.bound_run import BoundRun, Launch
+from convalgos.core.bound_run import AddressWord, BoundRun, Launch
 from convalgos.core.errors import Unsupported
+from convalgos.cpu.runtime import jit
 from convalgos.cpu.separable.run_outputs import BiasedActivation
 from convalgos.network.arena import ArenaArrays, scratch_bytes
-from convalgos.network.array_plans import ArrayFunctionPlan
+from convalgos.network.array_copies import bound_copy, takes_copies
 from convalgos.network.filters import Filters, filter_of
-from convalgos.network.graph import Foreign
+from convalgos.network.graph import Foreign, Step
 from convalgos.network.memory import Memory
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
 from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
@@ -24,7 +25,8 @@ from convalgos.network.run_structure import RunStructure, can_be_told
 from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
 
-COPIED = 1 << 17  # bytes that move up to which a step is bound to copies: to call it takes longer
+COPIED = 1 << 17  # bytes that move up to which a step is bound to copies by Python: to call it takes longer,
+COPIED_BY_KERNELS = 1 << 19  # and by kernels; Zen 5
 NONE: Arrays = {}
 VIEWED = BoundRun(nothing, ())
 BY_ADDRESS = "by address"  # the settings of runs that are bound again by `bound_at`
@@ -148,11 +150,12 @@ class Context:
         if moves and self._is_shown(planned_step):
             return None
         found = self._told(planned_step) if moves else (self._bound(planned_step), ())
-        if found is not None:
-            if getattr(planned_step.plan, "by_address", False):
-                settings[number] = BY_ADDRESS
-            elif found[0].settings is not None:
-                settings[number] = found[0].settings
+        if found is None:
+            return self._on_copies(planned_step)
+        if getattr(planned_step.plan, "by_address", False):
+            settings[number] = BY_ADDRESS
+        elif found[0].settings is not None:
+            settings[number] = found[0].settings
         return found
 
     def _bound_again(self, planned_step: PlannedStep, settings: Any, moves: bool) -> BoundRun | None:
@@ -201,16 +204,57 @@ class Context:
         words = self._words_of(planned_step, run)
         return None if words is None else (run, words)
 
-    def _words_of(self, planned_step: PlannedStep, run: BoundRun) -> list[MovingPlaces] | None:
-        """Those by which a run is told where what moves lies; None where there are none."""
+    def _words_of(
+        self, planned_step: PlannedStep, run: BoundRun, copies: Container[str] = ()
+    ) -> list[MovingPlaces] | None:
+        """Those by which a run is told where what moves lies, but for copies; None where there are none."""
         step, found = planned_step.step, []
         for name, places in ((step.inputs[0], run.x_places), (step.output, run.y_places)):
-            if name in self._executor.moving:
+            if name in self._executor.moving and name not in copies:
                 if not places or run.launches is None:
                     return None
-                cells = [(ctypes.c_int64.from_address(place.word), place.offset) for place in places]
-                found.append(MovingPlaces(self._whole(name), cells))
+                found.append(self._moving_places(name, places))
         return found
+
+    def _moving_places(self, name: str, places: Sequence[AddressWord]) -> MovingPlaces:
+        cells = [(ctypes.c_int64.from_address(place.word), place.offset) for place in places]
+        return MovingPlaces(self._whole(name), cells)
+
+    def _on_copies(self, planned_step: PlannedStep) -> tuple[BoundRun, Sequence[MovingPlaces]] | None:
+        """A run on copies, which kernels make, of what moves and it cannot be told of; None where these are
+        large, or there is more to it than kernels."""
+        step, executor = planned_step.step, self._executor
+        if not takes_copies(planned_step):
+            return None
+        moving = executor.moving.intersection((*step.inputs, *step.outputs))
+        others = {*step.inputs[1:], *step.outputs[1:]} if can_be_told(planned_step) else moving
+        for copied in (moving & others, moving):
+            if sum(value_bytes(executor.planned, name) for name in copied) > COPIED_BY_KERNELS:
+                return None
+            copies = {name: executor.new_array(name) for name in sorted(copied)}
+            bound = self._bound(planned_step, copies)
+            if bound.launches is None:
+                return None
+            words = self._words_of(planned_step, bound, copies)
+            if words is not None:
+                return self._between_copies(planned_step.step, bound, words, copies)
+        return None
+
+    def _between_copies(
+        self, step: Step, bound: BoundRun, words: list[MovingPlaces], copies: Mapping[str, np.ndarray]
+    ) -> tuple[BoundRun, Sequence[MovingPlaces]] | None:
+        """Copies of inputs, a run, and copies of outputs, as one run."""
+        runs = [bound]
+        for name, copy in copies.items():
+            reads = name in step.inputs
+            moving = self._array(name)
+            copying = bound_copy(moving, copy) if reads else bound_copy(copy, moving)
+            if copying is None:
+                return None
+            words.append(self._moving_places(name, copying.x_places if reads else copying.y_places))
+            runs.insert(0 if reads else len(runs), copying)
+        launches = tuple([launch for run in runs for launch in run.launches or ()])
+        return jit.bound_run(launches, *runs, copies)._replace(check=bound.check), words
 
     def _array(self, name: str) -> np.ndarray:
         """Where a value lies; of what moves, memory that is never touched."""
@@ -264,8 +308,8 @@ class Context:
 
     def _copying(self, planned_step: PlannedStep) -> Part | None:
         """A step on copies of the arrays that move; None where these are large, or no kernels need them."""
-        step, plan, moving = planned_step.step, planned_step.plan, self._executor.moving
-        if not hasattr(plan, "bind") or isinstance(step, Foreign) or isinstance(plan, ArrayFunctionPlan):
+        step, moving = planned_step.step, self._executor.moving
+        if not takes_copies(planned_step):
             return None
         names = moving.intersection((*step.inputs, *step.outputs))
         if sum(value_bytes(self._executor.planned, name) for name in names) > COPIED:

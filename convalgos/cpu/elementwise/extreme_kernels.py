@@ -37,7 +37,7 @@ def extreme_share(SIZE: int, LANES: int) -> jit.Kernel:
 
 @simd.emitter
 def find_largest(v: Vec, x: Value, places: Value, channels: Value, step: Value, count: Value) -> None:
-    """places[i] = the first c of those where x[c * step + i] is the largest."""
+    """places[i] = the first c of those where x[c * step + i] is the largest, or no number."""
     words, source, to = words_of(v), v.pointer(x), v.pointer(places)
     wide = Integers(v.b, v.lanes, PLACE)
 
@@ -53,7 +53,8 @@ def find_largest(v: Vec, x: Value, places: Value, channels: Value, step: Value, 
             row, place = v.at(source, v.imul(c, step)), words.spread(c)
             for i, (largest, where) in enumerate(zip(best, found, strict=True)):
                 value = loaded(row, i)
-                larger = v.b.fcmp_ordered(">", value, largest.value)
+                known = v.b.fcmp_ordered("==", largest.value, largest.value)
+                larger = v.b.and_(known, v.b.fcmp_unordered(">", value, largest.value))
                 where.set(v.b.select(larger, place, where.value))
                 largest.set(v.b.select(larger, value, largest.value))
         for i, where in enumerate(found):

@@ -15,7 +15,7 @@ INDEX = np.dtype(np.int64)
 
 
 class LargestChannelPlan(BoundStep):
-    """y[n, i] = the first c of those where x[n, c, i] is the largest.
+    """y[n, i] = the first c of those where x[n, c, i] is the largest, or the first that is NaN.
 
     Args:
         shape: of x: images, channels, pixels.
@@ -28,6 +28,8 @@ class LargestChannelPlan(BoundStep):
         [[1, 0, 1]]
     """
 
+    told = True
+
     def __init__(self, shape: tuple[int, int, int], seen: tuple[Shape, Shape] | None = None):
         self._shapes = seen or (shape, (shape[0], shape[2]))
         self._values = dict(zip(("images", "channels", "pixels"), shape, strict=True)) | {"chunk": CHUNK}
@@ -38,4 +40,4 @@ class LargestChannelPlan(BoundStep):
         check_bound("y", y, self._shapes[1], INDEX, strided=False, written=True)
         values = self._values | {"x": x.ctypes.data, "places": y.ctypes.data}
         kernel = extreme_share(FLOAT.itemsize, simd.lanes(FLOAT.itemsize))
-        return launched(kernel, EXTREME_FIELDS, values, x.size, x, y)
+        return launched(kernel, EXTREME_FIELDS, values, x.size, x, y, told=("x", "places"))
