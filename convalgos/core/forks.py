@@ -67,12 +67,12 @@ def let_forks_in() -> None:
 def _before() -> None:
     until, guarded_before = time.monotonic() + PATIENCE, None
     _waiting.add(threading.get_ident())
-    # again where another thread has imported more of them meanwhile
-    while (now := tuple(_guarded.items())) != guarded_before:
+    # Again where another thread has made more of them meanwhile; copied at once, as locks may go at any time.
+    while (now := _guarded.copy()) != guarded_before:
         if guarded_before is not None:
             _in_parent()
         guarded_before = now
-        locks = [(lock, broken) for _, (kept, broken) in reversed(now) if (lock := kept()) is not None]
+        locks = [(lock, broken) for kept, broken in reversed(now.values()) if (lock := kept()) is not None]
         _forking.taken = [
             (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic()))) for lock, broken in locks
         ]
