@@ -26,18 +26,23 @@ def _extreme(y: np.ndarray, x: np.ndarray, of: str, axis: int, keepdims: bool, l
             for begin in range(0, behind, PIXELS):
                 to[begin : begin + PIXELS] = _extreme_of_maps(part[:, begin : begin + PIXELS], of, last)
         return
+    y[...] = _extreme_of_rows(x, of, axis, keepdims, last)
+
+
+def _extreme_of_rows(x: np.ndarray, of: str, axis: int, keepdims: bool, last: bool) -> np.ndarray:
     find: Any = np.argmax if of == "max" else np.argmin
-    if last:
-        turned = x[(slice(None),) * axis + (slice(None, None, -1),)]
-        y[...] = count - 1 - find(turned, axis, keepdims=keepdims)
-    else:
-        y[...] = find(x, axis, keepdims=keepdims)
+    if not last:
+        return np.asarray(find(x, axis, keepdims=keepdims))
+    turned = x[(slice(None),) * axis + (slice(None, None, -1),)]
+    return np.asarray(x.shape[axis] - 1 - find(turned, axis, keepdims=keepdims))
 
 
 def _extreme_of_maps(x: np.ndarray, of: str, last: bool) -> np.ndarray:
     """Of each pixel (pixels,) of maps (C, pixels): by runs of pixels, where `numpy.argmax` goes by pixels."""
     count = len(x)
     extreme = x.max(0) if of == "max" else x.min(0)
+    if np.isnan(extreme).any():  # which equals nothing
+        return _extreme_of_rows(x, of, 0, False, last)
     number = np.uint8 if count < 1 << 8 else np.uint16
     best, found = np.ones(extreme.shape, number), np.empty(extreme.shape, number)
     equal = np.empty(extreme.shape, bool)
