@@ -94,3 +94,15 @@ def test_the_first_that_is_nan_is_the_largest():
     x[0, 2, 1:4] = x[0, 3, 2] = x[2, :, 0] = np.nan
     for y, axis in zip(Session(model.SerializeToString()).run(None, {"x": x}), (1, 2), strict=True):
         np.testing.assert_array_equal(y, np.argmax(-x, axis, keepdims=True))
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [False, True])
+def test_places_of_nan_in_wide_maps(op, last):
+    shape, find = (2, 5, 17, 19), np.argmax if op == "ArgMax" else np.argmin
+    b = Builder(shape, opset=13)
+    session = Session(b.model(b.node(op, "x", axis=1, select_last_index=int(last))).SerializeToString())
+    x = np.random.default_rng(0).integers(0, 3, shape).astype("f4")
+    x[np.random.default_rng(1).random(shape) < 0.1] = np.nan
+    right = 4 - find(x[:, ::-1], 1, keepdims=True) if last else find(x, 1, keepdims=True)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], right)

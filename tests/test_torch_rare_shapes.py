@@ -89,6 +89,16 @@ def test_what_reads_memory_by_strides_goes_by_those_of_each_call(function):
                 torch.testing.assert_close(compiled(other), module(other))
 
 
+def test_what_reads_beyond_an_argument_is_left_to_torch():
+    whole = torch.arange(50.0).reshape(10, 5)
+    module = Does(lambda m, x: x.as_strided((5, 5), (5, 1)) + 1).eval()
+    frozen, compiled = ct.freeze(module, whole), torch.compile(module, backend="convalgos")
+    for x in (whole, whole[:3], whole[2:7], whole[4:6]):
+        with torch.no_grad():
+            torch.testing.assert_close(frozen(x), module(x))
+            torch.testing.assert_close(compiled(x), module(x))
+
+
 def same_as_torch(function, x):
     module = Does(lambda m, x: function(x)).eval()
     with torch.no_grad():

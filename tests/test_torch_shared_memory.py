@@ -79,9 +79,27 @@ def view_as_large_as_a_result(x):
     return x, y, v
 
 
+def view_of_what_lies_in_another_order(x):
+    y = x.exp()
+    v, w = y.contiguous(memory_format=torch.channels_last), y.permute(0, 2, 3, 1).reshape(-1)
+    break_graph()
+    v.add_(1)
+    w.mul_(2)
+    return y, v, w
+
+
+def dropped_input(x):
+    y = F.dropout(x, 0.5, False)
+    z = x.exp()
+    break_graph()
+    y.add_(1)
+    return x, y, z
+
+
 FUNCTIONS = [
     view_of_input, input_that_is_contiguous, view_of_input_beside_numbers, views_of_output,
     views_of_what_is_not_returned, view_that_was_written, written_result, view_as_large_as_a_result,
+    view_of_what_lies_in_another_order, dropped_input,
 ]  # fmt: skip
 
 
@@ -90,7 +108,7 @@ FUNCTIONS = [
 def test_writes_after_a_break_are_seen(function, dynamic):
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="convalgos", dynamic=dynamic)
-    for x in (X, X[:1], X.transpose(2, 3)):
+    for x in (X, X[:1], X.transpose(2, 3), X.to(memory_format=torch.channels_last)):
         theirs, ours = x.clone(), x.clone()
         with torch.no_grad():
             for _ in range(2):
@@ -122,3 +140,26 @@ def test_modes_and_options_of_torchs_compiler_are_taken():
         with torch.no_grad():
             y = torch.compile(model, backend="convalgos", **how)(X)
             torch.testing.assert_close(y, model(X), rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_that_are_1_are_no_flags(caplog):
+    torch._dynamo.reset()
+    run = torch.compile(
+        lambda x: (y := x.exp(), y.permute(0, 2, 3, 1), y.narrow(0, 0, 1)), backend="convalgos"
+    )
+    with torch.no_grad(), caplog.at_level("INFO", "convalgos.torch"):
+        y, turned, part = run(X)
+    assert "left to torch" not in caplog.text
+    assert turned.data_ptr() == part.data_ptr() == y.data_ptr()
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_views_of_sizes_that_data_decide():
+    torch._dynamo.reset()
+
+    def run(x):
+        places = x.nonzero()
+        return x.exp(), places, places[:, 0]
+
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(run, backend="convalgos")(X), run(X))

@@ -23,6 +23,9 @@ VIEWS = {  # functions and methods that may give a view, and write nothing
     "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "atleast_1d", "atleast_2d", "atleast_3d",
     "real", "view_as_real", "view_as_complex", "positive", "resolve_conj", "resolve_neg",
 }  # fmt: skip
+BY_ORDER = {  # those of them that give a view or a copy, by the order in which elements lie
+    "view", "view_as", "reshape", "reshape_as", "ravel", "flatten", "contiguous", "to", "float",
+}  # fmt: skip
 
 
 class PartedGraph(NamedTuple):
@@ -62,7 +65,7 @@ def part_views(graph: fx.GraphModule) -> PartedGraph | None:
                 with views.inserting_before(begin):
                     made[node] = views.placeholder(f"given_{len(given)}")
             else:
-                _check_view(node)
+                _check_view(node, first[memory])
                 made[node] = views.node_copy(node, of)
         return made[node]
 
@@ -78,20 +81,43 @@ def part_views(graph: fx.GraphModule) -> PartedGraph | None:
 
 def _memory(node: fx.Node) -> int | None:
     """What tells the memory of a node's tensor from others; None of what has none."""
+    while (passed_on := _passed_on(node)) is not None:
+        node = passed_on
     value = node.meta.get("example_value")
-    if not isinstance(value, Tensor) or value.layout != torch.strided or not value.numel():
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return None
+    if any(isinstance(size, int) and size == 0 for size in value.shape):  # other sizes may be open
         return None
     return int(value.untyped_storage()._cdata)
 
 
-def _check_view(node: fx.Node) -> None:
-    """Raise ValueError for a node that may do more than make views: only those may be run once more."""
+def _passed_on(node: fx.Node) -> fx.Node | None:
+    """The tensor that a dropout outside of training returns, of which dynamo takes it for a copy."""
+    if _name(node) != "dropout":
+        return None
+    given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+    tensor = given.get("input")
+    return None if given.get("training", True) or not isinstance(tensor, fx.Node) else tensor
+
+
+def _check_view(node: fx.Node, first: fx.Node) -> None:
+    """Raise ValueError for a node that may do more than make views: only those may be run once more.
+
+    Args:
+        first: the node whose memory it shows; what the network gives for it lies in order.
+    """
     if node.op == "get_attr" or not any(_tensors(node)):
         return
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    writes = node.kwargs.get("inplace") or True in node.args[3:]
+    name = _name(node)
+    writes = node.kwargs.get("inplace") or any(given is True for given in node.args[3:])
     if node.op not in ("call_method", "call_function") or name not in VIEWS or writes:
         raise ValueError(f"{name} gives what shares the memory of another tensor")
+    if name in BY_ORDER and first.op != "placeholder" and not first.meta["example_value"].is_contiguous():
+        raise ValueError(f"{name} gives a view of what does not lie in order")
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _tensors(node: fx.Node) -> Iterator[bool]:

@@ -124,7 +124,7 @@ class WholeNetwork:
         if isinstance(found, ReadNetwork):
             try:
                 return found.run(views)
-            except (ValueError, Unsupported) as error:  # of a region of torch: sizes are new
+            except (ValueError, RuntimeError, Unsupported) as error:  # of a region of torch: sizes are new
                 outputs = self.leave(str(error), arguments, keywords)  # which raises where a value is wrong
                 self._by_shapes[key] = str(error)
                 return outputs
