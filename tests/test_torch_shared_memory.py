@@ -81,7 +81,7 @@ def view_as_large_as_a_result(x):
 
 def view_of_what_lies_in_another_order(x):
     y = x.exp()
-    v, w = y.contiguous(memory_format=torch.channels_last), y.permute(0, 2, 3, 1).reshape(-1)
+    v, w = y.contiguous(memory_format=torch.channels_last), y.movedim(1, -1).reshape(-1)
     break_graph()
     v.add_(1)
     w.mul_(2)
