@@ -48,7 +48,8 @@ def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
 def renewed(lock: Lock) -> Lock:
     """Let a lock of `threading` be free in the child of a fork, which does not wait for it; returns the lock.
 
-    It is for one that is held for long, and over what is whole at any time.
+    It is for one that is held for long, and over what is whole at any time. An RLock that the forking thread
+    holds stays its own in the child, where that thread goes on.
     """
     _renewed.add(lock)
     return lock
@@ -80,21 +81,28 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
-    for lock, _, taken in reversed(_forking.taken):
+    for lock, _, taken in _taken():
         if taken:
             lock.release()
 
 
 def _in_child() -> None:
     _waiting.clear()  # of threads that are not here
-    for lock, broken, taken in reversed(_forking.taken):
+    for lock, broken, taken in _taken():
         if taken:
             lock.release()
         else:
             lock._at_fork_reinit()
             broken()
     for lock in tuple(_renewed):
-        lock._at_fork_reinit()
+        if not (hasattr(lock, "_is_owned") and lock._is_owned()):
+            lock._at_fork_reinit()
+
+
+def _taken() -> list[tuple[Any, Callable[[], None], bool]]:
+    """What this thread has taken for its fork, the last one first; from now on these locks may go."""
+    taken, _forking.taken = _forking.taken, []
+    return taken[::-1]
 
 
 if hasattr(os, "register_at_fork"):
