@@ -1,41 +1,42 @@
 """What objects leave to be done when they go is done once, whenever they go."""
 
+import gc
 import sys
 import threading
+from itertools import count
 
 import pytest
 
-from convalgos.core import workspaces
-from convalgos.core.endings import Endings
+from convalgos.core import endings, workspaces
 
 
-def amid_every_line(of, do, run):
-    """Run with `do` called before each line of a module, as a collection of garbage would."""
+def amid_line(at, of, do, run):
+    """Run with `do` called before a line of a module, as a collection of garbage would; whether it came so far."""
+    lines = count()
 
     def each_line(frame, event, argument):
-        if event == "line":
+        if event == "line" and next(lines) == at:
             do()
         return each_line
 
     before = sys.gettrace()
-    sys.settrace(lambda frame, *_: each_line if frame.f_code.co_filename == of else None)
+    sys.settrace(lambda frame, *_: each_line if frame.f_code.co_filename == of.__file__ else None)
     try:
         run()
     finally:
         sys.settrace(before)
+    return next(lines) > at
 
 
 def test_objects_that_go_while_others_are_ended():
-    ended, count = [], 0
-    endings = Endings(threading.RLock())
-
-    def goes():
-        nonlocal count
-        count += 1
-        endings.add(lambda at=count: ended.append(at))
-
-    amid_every_line(sys.modules[Endings.__module__].__file__, goes, goes)
-    assert count > 5 and sorted(ended) == list(range(1, count + 1))
+    for line in count():
+        ended = []
+        waiting = endings.Endings(threading.RLock())
+        one, other = (lambda n=n: waiting.add(lambda: ended.append(n)) for n in (1, 2))
+        if not amid_line(line, endings, one, other):
+            break
+        assert sorted(ended) == [1, 2]
+    assert line > 5
 
 
 class Plan(workspaces.OwnWorkspaces):
@@ -47,22 +48,15 @@ class Plan(workspaces.OwnWorkspaces):
 
 
 @pytest.mark.parametrize("release", [False, True])
-def test_plans_that_go_while_workspaces_are_counted(release):
-    workspaces.release_workspaces()
-    plans, last = [Plan() for _ in range(40)], Plan()
-    for plan in plans:
-        plan.run()
-    del plan
-    assert workspaces.workspace_bytes_held() == 40 * workspaces.LARGE
-
-    def goes():
-        if plans:
-            plans.pop()
-
-    amid_every_line(workspaces.__file__, goes, workspaces.release_workspaces if release else last.run)
-    assert len(plans) < 40
-    held = 0 if release else len(plans) + 1
-    assert workspaces.workspace_bytes_held() == held * workspaces.LARGE
-    assert len(last._free) == (not release)
-    workspaces.release_workspaces()
-    assert not any(plan._free for plan in plans)
+def test_a_plan_that_goes_while_workspaces_are_counted(release):
+    gc.collect()
+    for line in count():
+        workspaces.release_workspaces()
+        plans, last = [Plan()], Plan()
+        plans[0].run()
+        run = workspaces.release_workspaces if release else last.run
+        if not amid_line(line, workspaces, plans.clear, run):
+            break
+        assert workspaces.workspace_bytes_held() == (0 if release else workspaces.LARGE)
+        assert len(last._free) == (not release)
+    assert line > 5
