@@ -322,6 +322,29 @@ def test_a_lock_that_the_forking_thread_holds_is_its_own_in_the_child():
     assert os.waitpid(pid, 0)[1] == 0
 
 
+def test_a_fork_ends_while_others_make_ever_more_locks(monkeypatch):
+    monkeypatch.setattr(forks, "_guarded", {})
+    locks, held = [], 0
+
+    class Growing:
+        def acquire(self, timeout):
+            nonlocal held
+            assert len(locks) < 10_000
+            locks.append(forks.guarded(Growing()))
+            held += 1
+            return True
+
+        def release(self):
+            nonlocal held
+            held -= 1
+
+    locks.append(forks.guarded(Growing()))
+    forks._before()
+    assert held > 0
+    forks._in_parent()
+    assert held == 0
+
+
 @pytest.mark.parametrize("fork_between", [False, True])
 def test_locks_go_with_what_has_them(fork_between):
     before = len(forks._guarded), len(forks._renewed)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PATIENCE = 20.0  # seconds that a fork waits for all locks: most kernels compile in less
+TURNS = 8  # at most that it takes all of them, as others are made meanwhile
 PAUSE = 5e-4  # seconds in which a thread that waits for a lock wakes up and takes it,
 PAUSES = 0.05  # or all of these, where other programs have the cores
 
@@ -66,13 +67,17 @@ def let_forks_in() -> None:
 
 
 def _before() -> None:
-    until, guarded_before = time.monotonic() + PATIENCE, None
+    until, known = time.monotonic() + PATIENCE, dict[int, Any]()
+    _forking.taken = []
     _waiting.add(threading.get_ident())
-    # Again where another thread has made more of them meanwhile; copied at once, as locks may go at any time.
-    while (now := _guarded.copy()) != guarded_before:
-        if guarded_before is not None:
-            _in_parent()
-        guarded_before = now
+    # Again where another thread has made more of them meanwhile, as imports do, but not for ever: networks may
+    # be made all the time. Copied at once, as locks may go at any time.
+    for _ in range(TURNS):
+        now = _guarded.copy()
+        if now.keys() <= known.keys():
+            break
+        _in_parent()
+        known = now
         locks = [(lock, broken) for kept, broken in reversed(now.values()) if (lock := kept()) is not None]
         _forking.taken = [
             (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic()))) for lock, broken in locks
@@ -101,7 +106,8 @@ def _in_child() -> None:
 
 def _taken() -> list[tuple[Any, Callable[[], None], bool]]:
     """What this thread has taken for its fork, the last one first; from now on these locks may go."""
-    taken, _forking.taken = _forking.taken, []
+    taken: list[tuple[Any, Callable[[], None], bool]] = _forking.taken
+    _forking.taken = []
     return taken[::-1]
 
 
