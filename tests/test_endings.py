@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+from functools import partial
 from itertools import count
 
 import pytest
@@ -11,7 +12,7 @@ from convalgos.core import endings, workspaces
 
 
 def amid_line(at, of, do, run):
-    """Run with `do` called before a line of a module, as a collection of garbage would; whether it came so far."""
+    """Whether a run came to a line of a module, before which `do` is called as by a collection of garbage."""
     lines = count()
 
     def each_line(frame, event, argument):
@@ -32,7 +33,7 @@ def test_objects_that_go_while_others_are_ended():
     for line in count():
         ended = []
         waiting = endings.Endings(threading.RLock())
-        one, other = (lambda n=n: waiting.add(lambda: ended.append(n)) for n in (1, 2))
+        one, other = (partial(waiting.add, partial(ended.append, n)) for n in (1, 2))
         if not amid_line(line, endings, one, other):
             break
         assert sorted(ended) == [1, 2]

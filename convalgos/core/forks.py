@@ -70,8 +70,8 @@ def _before() -> None:
     until, known = time.monotonic() + PATIENCE, dict[int, Any]()
     _forking.taken = []
     _waiting.add(threading.get_ident())
-    # Again where another thread has made more of them meanwhile, as imports do, but not for ever: networks may
-    # be made all the time. Copied at once, as locks may go at any time.
+    # Again where another thread has made more of them meanwhile, as imports do, but not for ever: networks
+    # may be made all the time. Copied at once, as locks may go at any time.
     for _ in range(TURNS):
         now = _guarded.copy()
         if now.keys() <= known.keys():
