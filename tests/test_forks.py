@@ -307,10 +307,54 @@ def test_locks_that_forks_do_not_wait_for_are_free_in_the_child():
     assert time.monotonic() - began < forks.PATIENCE
 
 
-def test_locks_go_with_what_has_them():
+def test_a_lock_that_the_forking_thread_holds_is_its_own_in_the_child():
+    pid, lock = 0, forks.renewed(threading.RLock())
+    try:
+        with lock:
+            pid = os.fork()
+            if pid == 0:
+                other = threading.Thread(target=lambda: os._exit(1 if lock.acquire(timeout=0.1) else 0))
+                other.start()
+                other.join()
+    finally:
+        if pid == 0:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_fork_ends_while_others_make_ever_more_locks(monkeypatch):
+    monkeypatch.setattr(forks, "_guarded", {})
+    locks, held = [], 0
+
+    class Growing:
+        def acquire(self, timeout):
+            nonlocal held
+            assert len(locks) < 10_000
+            locks.append(forks.guarded(Growing()))
+            held += 1
+            return True
+
+        def release(self):
+            nonlocal held
+            held -= 1
+
+    locks.append(forks.guarded(Growing()))
+    forks._before()
+    assert held > 0
+    forks._in_parent()
+    assert held == 0
+
+
+@pytest.mark.parametrize("fork_between", [False, True])
+def test_locks_go_with_what_has_them(fork_between):
     before = len(forks._guarded), len(forks._renewed)
     locks = [forks.guarded(threading.Lock()), forks.renewed(threading.Lock())]
     assert (len(forks._guarded), len(forks._renewed)) == (before[0] + 1, before[1] + 1)
+    if fork_between:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
     del locks
     gc.collect()
     assert len(forks._guarded) <= before[0] and len(forks._renewed) <= before[1]
@@ -342,19 +386,42 @@ other.join()
 """)
 
 
+def test_while_a_thread_infers_the_types_of_a_model():
+    """Which may take seconds: the child reads models without waiting for its parent's thread."""
+    for module in ("onnx", "onnxruntime"):
+        pytest.importorskip(module)
+    run("""
+sys.path.insert(0, TESTS)
+from test_decided_branches import from_onnx, numbers, squeezed
+from convalgos.network.onnx_reader.model import OnnxModel
+model, x = squeezed(), numbers((1, 6, 1, 7))
+expected = from_onnx(model)(x)
+amid, go_on, infer = threading.Event(), threading.Event(), OnnxModel._inferred
+def slow(self, *args):
+    if threading.current_thread() is other:
+        amid.set()
+        assert go_on.wait(60)
+    return infer(self, *args)
+OnnxModel._inferred = slow
+other = threading.Thread(target=lambda: from_onnx(model))
+other.start()
+assert amid.wait(60)
+status = in_child(lambda: np.allclose(from_onnx(model)(x), expected))
+go_on.set()
+other.join()
+assert status == 0
+""")
+
+
 @pytest.mark.parametrize("room", ["workspaces", "engines"])
 def test_what_ends_a_plan_waits_for_no_other_thread(room):
     """Objects go amid any line of a program, which may hold what the other thread waits for."""
     if room == "engines":
         from convalgos.cpu.spectral import engines as module
-
-        told = []
-        end = functools.partial(module._destroy, told.append, 5)
-        settle = module._destroy_ended
     else:
         from convalgos.core import workspaces as module
-
-        end, settle, told = functools.partial(module._gone, 5), module._forget_ended, [5]
+    told = []
+    end = functools.partial(module._ended.add, lambda: told.append(5))
     held, let_go = threading.Event(), threading.Event()
 
     def hold():
@@ -372,5 +439,5 @@ def test_what_ends_a_plan_waits_for_no_other_thread(room):
     other.join()
     ending.join()
     with module._lock:
-        settle()
-    assert not waits and not module._ended and told == [5]
+        module._ended.settle()
+    assert not waits and told == [5]

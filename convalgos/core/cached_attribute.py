@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 else:
 
     class cached_attribute:
-        """`functools.cached_property` without its lock, which before Python 3.12 takes a microsecond.
+        """`functools.cached_property` without its lock, which before Python 3.12 takes a microsecond, and
+        stays held in the child of a fork while another thread computes such a value.
 
         Two threads may compute the same value, of which one is kept.
 

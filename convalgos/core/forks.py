@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 PATIENCE = 20.0  # seconds that a fork waits for all locks: most kernels compile in less
+TURNS = 8  # at most that it takes all of them, as others are made meanwhile
 PAUSE = 5e-4  # seconds in which a thread that waits for a lock wakes up and takes it,
 PAUSES = 0.05  # or all of these, where other programs have the cores
 
@@ -48,7 +49,8 @@ def guarded(lock: Lock, broken: Callable[[], None] = lambda: None) -> Lock:
 def renewed(lock: Lock) -> Lock:
     """Let a lock of `threading` be free in the child of a fork, which does not wait for it; returns the lock.
 
-    It is for one that is held for long, and over what is whole at any time.
+    It is for one that is held for long, and over what is whole at any time. An RLock that the forking thread
+    holds stays its own in the child, where that thread goes on.
     """
     _renewed.add(lock)
     return lock
@@ -65,13 +67,17 @@ def let_forks_in() -> None:
 
 
 def _before() -> None:
-    until, guarded_before = time.monotonic() + PATIENCE, None
+    until, known = time.monotonic() + PATIENCE, dict[int, Any]()
+    _forking.taken = []
     _waiting.add(threading.get_ident())
-    # Again where another thread has made more of them meanwhile; copied at once, as locks may go at any time.
-    while (now := _guarded.copy()) != guarded_before:
-        if guarded_before is not None:
-            _in_parent()
-        guarded_before = now
+    # Again where another thread has made more of them meanwhile, as imports do, but not for ever: networks
+    # may be made all the time. Copied at once, as locks may go at any time.
+    for _ in range(TURNS):
+        now = _guarded.copy()
+        if now.keys() <= known.keys():
+            break
+        _in_parent()
+        known = now
         locks = [(lock, broken) for kept, broken in reversed(now.values()) if (lock := kept()) is not None]
         _forking.taken = [
             (lock, broken, lock.acquire(timeout=max(0.0, until - time.monotonic()))) for lock, broken in locks
@@ -80,21 +86,29 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
-    for lock, _, taken in reversed(_forking.taken):
+    for lock, _, taken in _taken():
         if taken:
             lock.release()
 
 
 def _in_child() -> None:
     _waiting.clear()  # of threads that are not here
-    for lock, broken, taken in reversed(_forking.taken):
+    for lock, broken, taken in _taken():
         if taken:
             lock.release()
         else:
             lock._at_fork_reinit()
             broken()
     for lock in tuple(_renewed):
-        lock._at_fork_reinit()
+        if not (hasattr(lock, "_is_owned") and lock._is_owned()):
+            lock._at_fork_reinit()
+
+
+def _taken() -> list[tuple[Any, Callable[[], None], bool]]:
+    """What this thread has taken for its fork, the last one first; from now on these locks may go."""
+    taken: list[tuple[Any, Callable[[], None], bool]] = _forking.taken
+    _forking.taken = []
+    return taken[::-1]
 
 
 if hasattr(os, "register_at_fork"):

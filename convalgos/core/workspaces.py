@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict, deque
-from functools import cache
+from collections import OrderedDict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from convalgos.core.endings import Endings
 from convalgos.core.forks import guarded
 
 LARGE = 1 << 20  # bytes of a workspace from which on it is counted; smaller ones count with their plan
@@ -54,13 +55,12 @@ class OwnWorkspaces:
             returned(self)
 
 
-# A plan may go, and `_gone` be called, amid any line here, in the same thread; and amid any line of a thread
-# that holds another lock, which the holder of this one may wait for: `_gone` does not wait.
+# A plan may go, and be forgotten, amid any line here, in the same thread.
 _lock = guarded(threading.RLock())
 _kept: OrderedDict[int, tuple[weakref.ref[Owner], int]] = (
     OrderedDict()
 )  # id of a plan -> it, bytes it is counted with
-_ended: deque[int] = deque()  # ids of plans that are gone and still counted
+_ended = Endings(_lock)  # of plans that are gone and still counted
 _total = 0
 _limit: int | None = None  # bytes of memory that this process has been told to use at most
 
@@ -93,13 +93,14 @@ def returned(plan: Owner) -> None:
     nbytes = len(plan._free) * plan.workspace_bytes
     key = id(plan)
     with _lock:
-        _forget_ended()
+        _ended.settle()
         known = _kept.get(key)
         if known is not None and known[1] >= nbytes:
             _kept.move_to_end(key)
             return
         _total += nbytes - (known[1] if known else 0)
-        _kept[key] = (known[0] if known else weakref.ref(plan, lambda _: _gone(key)), nbytes)
+        kept = known[0] if known else weakref.ref(plan, lambda _: _ended.add(partial(_forget, key)))
+        _kept[key] = kept, nbytes
         _kept.move_to_end(key)
         while _total > most() and _kept:
             _, (oldest, counted) = _kept.popitem(last=False)
@@ -112,7 +113,7 @@ def returned(plan: Owner) -> None:
 def workspace_bytes_held() -> int:
     """Bytes of workspaces that are counted now."""
     with _lock:
-        _forget_ended()
+        _ended.settle()
         return _total
 
 
@@ -120,27 +121,18 @@ def release_workspaces() -> None:
     """Let go of all that no call is using."""
     global _total
     with _lock:
-        while _kept:
-            owner = _kept.popitem(last=False)[1][0]()
+        for kept, _ in [*_kept.values()]:
+            owner = kept()
             if owner is not None:
                 owner._free.clear()
+        _kept.clear()
         _total = 0
 
 
-def _gone(key: int) -> None:
-    _ended.append(key)
-    if _lock.acquire(blocking=False):
-        try:
-            _forget_ended()
-        finally:
-            _lock.release()
-
-
-def _forget_ended() -> None:
+def _forget(key: int) -> None:
     global _total
-    while _ended:
-        entry = _kept.pop(_ended.popleft(), None)
-        _total -= entry[1] if entry else 0
+    entry = _kept.pop(key, None)
+    _total -= entry[1] if entry else 0
 
 
 def _memory() -> int:

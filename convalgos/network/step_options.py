@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
 
 from convalgos.core.algorithm import Algorithm
 from convalgos.core.byte_scale import BYTE
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.element_types import INTEGERS
 from convalgos.core.errors import Unsupported
 from convalgos.core.layouts import BLOCKS, PLAIN, blocked_layout
@@ -156,7 +157,7 @@ class StepOptions:
         others = ("channels_last", blocked) if worth else ("channels_last",)
         return FIRST, *(layout for layout in others if not is_same(shape, FIRST, layout))
 
-    @cached_property
+    @cached_attribute
     def _blocked(self) -> str:
         return blocked_layout(vector_bytes() // 4)
 
@@ -234,7 +235,7 @@ class StepOptions:
         reading = rereading_seconds(nbytes, PREPARED * self._filter_bytes, self._machine)
         return algorithm.seconds_between_layers(candidate.computed, seconds, reading, self._machine)
 
-    @cached_property
+    @cached_attribute
     def _filter_bytes(self) -> int:
         """Of the filters of the network."""
         return sum(s.w.nbytes for s in self._graph.steps if isinstance(s, CONVOLUTIONS))

@@ -24,7 +24,6 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from convalgos.core.cache_files import (
     warn_once,
     write_private,
 )
+from convalgos.core.endings import Endings
 from convalgos.core.errors import missing
 from convalgos.core.forks import guarded
 from convalgos.core.later_search import searches_later
@@ -65,9 +65,7 @@ WORTH = 60
 UNROLLED = 128
 
 _lock = guarded(threading.RLock())  # FFTW's planner and its wisdom belong to one thread at a time
-_ended: deque[tuple[Callable[[int], None], int]] = (
-    deque()
-)  # plans that nobody has, and how they are destroyed
+_ended = Endings(_lock)  # of plans that nobody has
 
 
 class Transform:
@@ -112,13 +110,13 @@ class Transform:
     def _plan(self, later: bool) -> None:
         plane = aligned_zeros(2 * spectrum_size(self._lengths), self._dtype)
         with _lock:
+            _ended.settle()
             if self._measures:
                 learn_wisdom(self._prefix)
             one_thread = _function(self._library, f"{self._prefix}_plan_with_nthreads", ctypes.c_int)
             one_thread(1)  # the threads are ours
             set_limit = _function(self._library, f"{self._prefix}_set_timelimit", ctypes.c_double)
             set_limit(PLANNING_SECONDS)
-            _destroy_ended()
             try:
                 (self.forward, known), (self.inverse, also) = (
                     self._planned(name, plane.ctypes.data, later) for name in ("r2c", "c2r")
@@ -142,7 +140,7 @@ class Transform:
         if not address:
             raise RuntimeError(f"{self._engine} has no {name} plan for lengths {shape}")
         destroy = _function(self._library, f"{self._prefix}_destroy_plan", ctypes.c_void_p)
-        weakref.finalize(self, _destroy, destroy, address).atexit = False
+        weakref.finalize(self, _ended.add, functools.partial(destroy, address)).atexit = False
         return address, bool(known)
 
 
@@ -307,20 +305,3 @@ def _address(library: Any, name: str) -> int:
     address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     assert address is not None
     return address
-
-
-def _destroy(destroy: Callable[[int], None], plan: int) -> None:
-    """Now, or when somebody plans: this may run amid any line of a thread that holds another lock, which who
-    plans may wait for."""
-    _ended.append((destroy, plan))
-    if _lock.acquire(blocking=False):
-        try:
-            _destroy_ended()
-        finally:
-            _lock.release()
-
-
-def _destroy_ended() -> None:
-    while _ended:
-        destroy, plan = _ended.popleft()
-        destroy(plan)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import cycle
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.network.onnx_reader.dequantized import DequantizedConstants
 from convalgos.network.onnx_reader.messages import (
     array_of,
@@ -187,7 +187,7 @@ class OnnxModel:
         """Values that the bodies of nodes read."""
         return {name for node in self.nodes for proto in node.protos for name in captured_by(proto)}
 
-    @cached_property
+    @cached_attribute
     def types(self) -> dict[str, ValueType]:
         """Of each value for which they can be inferred, those of inputs included."""
         found = self._inferred({})
@@ -199,7 +199,7 @@ class OnnxModel:
             found |= {value.name: ValueType.told(value) for value in more}
         return found
 
-    @cached_property
+    @cached_attribute
     def _types_tried(self) -> dict[str, ValueType]:
         """The same for inputs of fixed sizes: shapes that are equal then are held to be equal ever."""
         return self._tried_for(BATCHES[0])
@@ -228,7 +228,7 @@ class OnnxModel:
             given[name] = tuple(filled)
         return given
 
-    @cached_property
+    @cached_attribute
     def _of_any_batch(self) -> dict[str, tuple[int | None, ...]]:
         """Shapes where the inputs leave open how many images there are, and nothing else, by trying two
         batches: None for what differs between them. Empty where they leave more open."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from convalgos.core.bound_run import BoundRun
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.forks import renewed
 from convalgos.core.setting import thread_count
@@ -216,7 +217,7 @@ class OnnxRegion:
                 setattr(dim, "dim_param" if isinstance(n, str) else "dim_value", n)
             sizes.SetInParent()  # of a number, which has a shape of no sizes
 
-    @cached_property
+    @cached_attribute
     def _outline(self) -> Any:
         """The model for an inference of shapes: large constants are inputs behind the others, without values,
         and outputs have none of their shapes. To copy and to read values takes an inference most of its time.

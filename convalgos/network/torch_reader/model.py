@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.network.onnx_reader.dequantized import DequantizedConstants
 from convalgos.network.onnx_reader.messages import KINDS
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -51,16 +51,16 @@ class TorchModel(OnnxModel):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.opset = OPSET
 
-    @cached_property
+    @cached_attribute
     def types(self) -> dict[str, ValueType]:
         return {name: _type(name, v, str) for name, v in self._values.items()}
 
-    @cached_property
+    @cached_attribute
     def _types_tried(self) -> dict[str, ValueType]:
         """For some sizes: those that the graph was made of, and no two that it leaves open are equal."""
         return {name: _type(name, v, _tried) for name, v in self._values.items()}
 
-    @cached_property
+    @cached_attribute
     def _of_any_batch(self) -> dict[str, tuple[int | None, ...]]:
         return {}
 
