@@ -14,17 +14,16 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-VIEWS = {  # functions and methods that may give a view, and write nothing
-    "getitem", "getattr", "view", "view_as", "reshape", "reshape_as", "ravel", "flatten", "unflatten",
-    "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "t",
-    "adjoint", "expand", "expand_as", "broadcast_to", "broadcast_tensors", "select", "narrow", "chunk",
-    "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind", "unfold",
-    "diagonal", "meshgrid", "contiguous", "to", "float", "type_as", "detach", "alias", "dropout",
-    "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "atleast_1d", "atleast_2d", "atleast_3d",
-    "real", "view_as_real", "view_as_complex", "positive", "resolve_conj", "resolve_neg",
-}  # fmt: skip
-BY_ORDER = {  # those of them that give a view or a copy, by the order in which elements lie
+BY_ORDER = {  # functions and methods that give a view or a copy, by the order in which elements lie
     "view", "view_as", "reshape", "reshape_as", "ravel", "flatten", "contiguous", "to", "float",
+}  # fmt: skip
+VIEWS = BY_ORDER | {  # and all that may give a view, and write nothing
+    "getitem", "getattr", "unflatten", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims", "permute",
+    "movedim", "moveaxis", "t", "adjoint", "expand", "expand_as", "broadcast_to", "broadcast_tensors",
+    "select", "narrow", "chunk", "split", "split_with_sizes", "tensor_split", "hsplit", "vsplit", "dsplit",
+    "unbind", "unfold", "diagonal", "meshgrid", "type_as", "detach", "alias", "dropout", "dropout1d",
+    "dropout2d", "dropout3d", "alpha_dropout", "atleast_1d", "atleast_2d", "atleast_3d", "real",
+    "view_as_real", "view_as_complex", "positive", "resolve_conj", "resolve_neg",
 }  # fmt: skip
 
 
