@@ -450,7 +450,7 @@ def test_numpy_arrays_in_a_mapped_compiled_function(rng, axes):
         return lambda x, w: convolve(x, w, (1, 1), "VALID", dimension_numbers=("NCHW", "IOHW", "NCHW"))
 
     def wanted(x, w):
-        return jnp.maximum(lax.conv(x, w, (1, 1), "VALID") + bias[:, None, None], 0)
+        return jax.nn.relu(lax.conv(x, w, (1, 1), "VALID") + bias[:, None, None])
 
     pairs = [(ordered(cj.conv_general_dilated), ordered(lax.conv_general_dilated))]
     pairs.append((lambda x, w: cj.conv(x, w, bias, activation="relu"), wanted))
