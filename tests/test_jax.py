@@ -416,7 +416,54 @@ def test_what_is_wrong_is_told(arrays):
         cj.conv_transpose(x[:, :1], w[:1], output_padding=3)
     with pytest.raises(ValueError, match="feature_group_count"):  # in JAX's words
         cj.conv_general_dilated(x, w, (1, 1), "SAME")
+    with pytest.raises(ValueError, match=r"padding argument.*, got \(3, 3\)"):
+        cj.conv_general_dilated(x[:, :3], w, (1, 1), (3, 3))
 
 
 def test_an_empty_batch(arrays):
     assert ours(arrays[0][:0], arrays[1]).shape == (0, 8, 5, 5)
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("order", [("NCHW", "OIHW", "NCHW"), ("NCHW", "IOHW", "NCHW")])
+def test_an_empty_mapped_dimension(rng, order, axes):
+    given = [integers(rng, *shape) for shape in ((0, 2, 3, 5, 5), (0, 3, 3, 3, 3))]
+    given = [a if at == 0 else jnp.ones(a.shape[1:]) for a, at in zip(given, axes, strict=True)]
+
+    def convolve(x, w):
+        return cj.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=order)
+
+    y = jax.vmap(convolve, axes)(*given)
+    assert y.shape == (0, 2, 3, 3, 3)
+    dx, dw = jax.jit(jax.vmap(jax.grad(lambda *a: convolve(*a).sum(), (0, 1)), axes))(*given)
+    assert (dx.shape, dw.shape) == ((0, 2, 3, 5, 5), (0, 3, 3, 3, 3))
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_numpy_arrays_in_a_mapped_compiled_function(rng, axes):
+    """With an output step and with filters in another order, forwards and by their derivatives."""
+    given = [np.asarray(integers(rng, *shape)) for shape in ((2, 1, 3, 5, 5), (2, 3, 3, 3, 3))]
+    given = [a if at == 0 else a[0] for a, at in zip(given, axes, strict=True)]
+    bias = np.float32([1, 2, 3])
+
+    def ordered(convolve):
+        return lambda x, w: convolve(x, w, (1, 1), "VALID", dimension_numbers=("NCHW", "IOHW", "NCHW"))
+
+    def wanted(x, w):
+        return jax.nn.relu(lax.conv(x, w, (1, 1), "VALID") + bias[:, None, None])
+
+    pairs = [(ordered(cj.conv_general_dilated), ordered(lax.conv_general_dilated))]
+    pairs.append((lambda x, w: cj.conv(x, w, bias, activation="relu"), wanted))
+    for pair in pairs:
+        found = [jax.jit(lambda f=f: jax.vmap(f, axes)(*given))() for f in pair]
+        np.testing.assert_array_equal(*found)
+        slopes = [
+            jax.jit(lambda f=f: jax.grad(lambda z: (jax.vmap(f, axes)(z * given[0], given[1])).sum())(2.0))()
+            for f in pair
+        ]
+        np.testing.assert_allclose(*slopes, rtol=1e-5)
+        pushed = [
+            jax.jit(lambda f=f: jax.jvp(lambda w: jax.vmap(f, axes)(given[0], w), given[1:], given[1:]))()
+            for f in pair
+        ]
+        np.testing.assert_array_equal(*pushed)

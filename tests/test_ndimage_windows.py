@@ -114,6 +114,16 @@ def test_fill_values_that_the_type_cannot_hold():
     check("uniform_filter", x, (4, 8), mode="constant", cval=0.5)
 
 
+@pytest.mark.parametrize("name", ["minimum_filter", "maximum_filter"])
+@pytest.mark.parametrize("dtype", "?bBhHiIlf")
+def test_fill_values_around_footprints_have_the_type_of_the_input(name, dtype):
+    x = numbers(np.random.default_rng(0), (30, 40), dtype)
+    footprint = np.array([[0, 1, 1], [1, 0, 1]], bool)
+    for cval in (-1.0, 300.0, 6.75) if dtype in "bBhH" else (-1.0, 6.75) if dtype in "il" else (0.3, 2.5):
+        for output in (None, "d", "f"):
+            check(name, x, None, footprint=footprint, mode="constant", cval=cval, output=output)
+
+
 @pytest.mark.parametrize(
     "given, output",
     [("B", "f"), ("B", "h"), ("h", "d"), ("d", "f"), ("f", "B"), ("i", "b"), ("i", "f"), ("q", "f")],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from convalgos.api.types import Activation, Layout, Padding, Sizes
@@ -188,23 +187,8 @@ def _finished(
     found = activation_of(activation)
     if len(arrays) == 2 and found is None:
         return operators.BILINEAR[direction].bind(*arrays, how=how)
-    return with_output(direction, how, None if found is None else tuple(found))(*arrays)
-
-
-@functools.lru_cache(1024)
-def with_output(direction: str, how: ConvSettings, activation: Any = None) -> Any:
-    """A function of x, w and, where there is one, a bias: one primitive, unless gradients are wanted."""
-    given = None if activation is None else _as_given(activation)
-
-    def fused(*arrays: JaxArray) -> JaxArray:
-        return operators.FINISHED[direction].bind(*arrays, how=how, activation=given)
-
-    def differentiated(primals: Any, tangents: Any) -> Any:
-        return jax.jvp(functools.partial(operators.by_steps, direction, how, given), primals, tangents)
-
-    made = jax.custom_jvp(fused)
-    made.defjvp(differentiated)
-    return made
+    given = None if found is None else _as_given(found)
+    return operators.FINISHED[direction].bind(*arrays, how=how, activation=given)
 
 
 def _as_given(activation: tuple[str, float, float]) -> Any:

@@ -7,15 +7,17 @@ stride l, of the filter turned round.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from convalgos.core.element_types import DTYPES
+from convalgos.core.problem import Shape
 from convalgos.jax import operators
 from convalgos.jax.calls import Selection
 from convalgos.jax.engine import JaxArray, convolution_of_lax, jnp, lax
 from convalgos.jax.filter_order import FilterOrder
-from convalgos.jax.functions import is_constant, with_output
+from convalgos.jax.functions import is_constant
 from convalgos.jax.operators import ConvSettings
 
 
@@ -48,14 +50,16 @@ def conv_general_dilated(
         >>> cj.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")).shape
         (1, 8, 8, 4)
     """
-    y = None
+    y: JaxArray | None = None
     if others.get("out_sharding") is None and batch_group_count == 1 and _is_served(lhs, rhs, others):
+        order = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
         ones = (1,) * (lhs.ndim - 2)
-        dilations = tuple(lhs_dilation or ones), tuple(rhs_dilation or ones)
-        y = _convolve(
-            lhs, rhs, tuple(window_strides), padding, *dilations,
-            lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers), feature_group_count,
-        )  # fmt: skip
+        given = [ones if n is None else n for n in (window_strides, lhs_dilation, rhs_dilation)]
+        try:
+            strides, *dilations = (tuple(map(operator.index, n)) for n in given)
+            y = _convolve(lhs, rhs, padding, strides, dilations, order, feature_group_count)
+        except (TypeError, ValueError):  # what is invalid, JAX tells in its own words
+            y = None
     if y is not None:
         return y
     return convolution_of_lax(
@@ -76,10 +80,11 @@ def _is_served(lhs: Any, rhs: Any, others: dict[str, Any]) -> bool:
 
 
 def _convolve(
-    lhs: JaxArray, rhs: JaxArray, strides: Any, padding: Any, lhs_dilation: Any, dilation: Any, order: Any,
+    lhs: JaxArray, rhs: JaxArray, padding: Any, strides: Shape, dilations: list[Shape], order: Any,
     groups: int,
 ) -> JaxArray | None:  # fmt: skip
     """The convolution with dimensions in an order, or None where it is not served."""
+    lhs_dilation, dilation = dilations
     ndim = lhs.ndim - 2
     if not len(strides) == len(lhs_dilation) == len(dilation) == ndim:
         return None
@@ -93,16 +98,13 @@ def _convolve(
     if isinstance(padding, str):
         reach = [(r - 1) * d + 1 for r, d in zip(kernel, dilation, strict=True)]
         padding = lax.padtype_to_pads(sizes, reach, strides, padding)
-    pads = tuple((int(low), int(high)) for low, high in padding)
+    pads = tuple((operator.index(low), operator.index(high)) for low, high in padding)
     layout = "channels_last" if last else "channels_first"
     choice = Selection(weights_constant=is_constant(lhs, rhs))
     how = ConvSettings(strides, pads, dilation, groups, layout, sizes, kernel, choice)
     own = tuple(order.rhs_spec) == tuple(range(ndim + 2))
     how = how._replace(order=None if own else FilterOrder(rhs.shape, tuple(order.rhs_spec)))
-    try:
-        y = _transposed(x, rhs, how, lhs_dilation) if transposed else _run("forward", x, rhs, how)
-    except ValueError:  # what is invalid, JAX tells in its own words
-        return None
+    y = _transposed(x, rhs, how, lhs_dilation) if transposed else _run("forward", x, rhs, how)
     if y is None:
         return None
     made = (0, ndim + 1, *range(1, ndim + 1)) if last else tuple(range(ndim + 2))
@@ -114,9 +116,8 @@ def _convolve(
 
 def _run(direction: str, x: JaxArray, w: JaxArray, how: ConvSettings) -> JaxArray:
     operators.problem_of_arrays(direction, x, w, how)
-    return (
-        with_output(direction, how)(x, w) if how.order else operators.BILINEAR[direction].bind(x, w, how=how)
-    )
+    primitives = operators.FINISHED if how.order else operators.BILINEAR
+    return primitives[direction].bind(x, w, how=how)
 
 
 def _transposed(x: JaxArray, w: JaxArray, how: ConvSettings, steps: tuple[int, ...]) -> JaxArray | None:

@@ -188,11 +188,16 @@ def _batched(
     """A primitive on arrays of which some have a mapped dimension more, which is the first of the result."""
     first, second, *bias = arrays
     mapped = [dim is not None for dim in dims]
+    at = mapped.index(True)
+    count = arrays[at].shape[dims[at]]
+    if not count:
+        one, other = (_without(a, dim) for a, dim in zip((first, second), dims, strict=False))
+        shape = problem_of_arrays(direction, one, other, how).array_shapes[2]
+        return jnp.zeros((0, *shape), first.dtype), 0
     if (bias or how.order) and any(mapped[1:]):
         return _in_steps(direction, arrays, dims, how, **step), 0
     which = BOTH if mapped[0] and mapped[1] else mapped.index(True)
-    places, at = FOLDS[direction][which], mapped.index(True)
-    count = arrays[at].shape[dims[at]]
+    places = FOLDS[direction][which]
     axes = {IMAGES: 0, CHANNELS: how.channel, FILTERS: 0, INPUTS: 1}
     groups = {p: 1 if which == BOTH or p in (IMAGES, INPUTS) else how.groups for p in axes}
     folded = [
@@ -202,6 +207,12 @@ def _batched(
     wider = how._replace(groups=how.groups * count) if which == BOTH else how
     y = primitive.bind(*folded, *bias, how=wider, **step)
     return _unfold(y, axes[places[2]], groups[places[2]], count), 0
+
+
+def _without(array: JaxArray, dim: int | None) -> Any:
+    """The shape and the type of an array without its mapped dimension."""
+    kept = tuple(n for axis, n in enumerate(array.shape) if axis != dim)
+    return jax.ShapeDtypeStruct(kept, array.dtype)
 
 
 def _in_steps(
@@ -229,7 +240,7 @@ conv_p = _primitive("conv", "forward")  # x, w -> y
 backward_data_p = _primitive("backward_data", "backward_data")  # dy, w -> dx
 backward_weights_p = _primitive("backward_weights", "backward_weights")  # x, dy -> dw
 BILINEAR = {"forward": conv_p, "backward_data": backward_data_p, "backward_weights": backward_weights_p}
-FINISHED = {  # with the output step; x, w [, bias] -> y, which has no gradient by itself
+FINISHED = {  # with the output step; x, w [, bias] -> y, whose gradients are those of `by_steps`
     "forward": _primitive("conv_finished", "forward"),
     "backward_data": _primitive("backward_data_finished", "backward_data"),
 }
@@ -252,6 +263,30 @@ ad.defbilinear(backward_data_p, _rule(conv_p, "gb"), _rule(backward_weights_p, "
 ad.defbilinear(backward_weights_p, _rule(backward_data_p, "bg"), _rule(conv_p, "ag"))
 
 
+def _steps_of(
+    direction: str, how: ConvSettings, activation: ActivationLike, arrays: Any, free: list[bool]
+) -> Any:
+    """`by_steps` as a function of those arrays that are free; the others are as they are."""
+
+    def steps(*some: JaxArray) -> JaxArray:
+        left = iter(some)
+        given = [next(left) if of else a for of, a in zip(free, arrays, strict=True)]
+        return by_steps(direction, how, activation, *given)
+
+    return steps
+
+
+def _differentiated(
+    direction: str, primals: Any, tangents: Any, *, how: ConvSettings, activation: ActivationLike = None
+) -> Any:
+    """The rule of `FINISHED` for derivatives by those arrays that change. (It is no `jax.custom_jvp`, which
+    does not take arrays of NumPy under `jax.vmap` in a compiled function.)"""
+    free = [type(t) is not ad.Zero for t in tangents]
+    steps = _steps_of(direction, how, activation, primals, free)
+    given = [[a for of, a in zip(free, arrays, strict=True) if of] for arrays in (primals, tangents)]
+    return jax.jvp(steps, *given)
+
+
 def _transposed(
     direction: str, g: Any, *arrays: Any, how: ConvSettings, activation: ActivationLike = None
 ) -> list[Any]:
@@ -259,15 +294,11 @@ def _transposed(
     unknown = [ad.is_undefined_primal(a) for a in arrays]
     avals = [a.aval for a, of in zip(arrays, unknown, strict=True) if of]
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-
-    def steps(*some: JaxArray) -> JaxArray:
-        left = iter(some)
-        given = [next(left) if of else a for of, a in zip(unknown, arrays, strict=True)]
-        return by_steps(direction, how, activation, *given)
-
+    steps = _steps_of(direction, how, activation, arrays, unknown)
     found = iter(jax.linear_transpose(steps, *shapes)(ad.instantiate_zeros(g)))
     return [next(found) if of else None for of in unknown]
 
 
 for _direction, _finished in FINISHED.items():
+    ad.primitive_jvps[_finished] = functools.partial(_differentiated, _direction)
     ad.primitive_transposes[_finished] = functools.partial(_transposed, _direction)

@@ -134,6 +134,8 @@ def footprint_write(
 ) -> Write:  # fmt: skip
     """What fills arrays of a shape, which have elements, of any two real types."""
     of, into = (np.dtype(np.uint8) if dtype.kind == "b" else dtype for dtype in (x, y))
+    if boundary == "constant":  # of the type of x, as SciPy has it for footprints
+        cval = float(cast(np.array(cval), of))
     fits = boundary != "constant" or (holds(cval, of) and holds(cval, into))
     dtype = of if fits else np.dtype(np.float64)
     reduced = Footprint(shape, dtype, footprint, lows, boundary, cval, reduction)
