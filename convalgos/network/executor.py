@@ -78,7 +78,8 @@ class Executor:
 
     def known_run(self) -> KnownRun | None:
         """Runs like the last one; None where there is more to them than one table of launches."""
-        memory, context = (of() for of in self._recent)
+        of_memory, of_context = self._recent
+        memory, context = of_memory(), of_context()
         if memory is None or context is None or not self._writes_each or not can_be_known():
             return None
         part = context.parts[0] if len(context.parts) == 1 else None

@@ -1,7 +1,7 @@
 """Runs of a plan whose steps are one table of launches, on inputs as they came before, in compiled code.
 
-Of a network of some microseconds, Python's look at the inputs, its new arrays and the words that it tells take
-longer than the kernels. What a compiled run does not know, inputs of other shapes among it, it leaves to the
+Of a network of some microseconds, Python's look at the inputs, its new arrays and the words that it tells
+take longer than the kernels. What a compiled run does not know, such as inputs of other shapes, it leaves to the
 caller, untouched.
 """
 
@@ -24,8 +24,12 @@ from convalgos.network.run_parts import TablePart
 
 # The types of arrays and dicts, a table, what is called behind it, or 0, and the memory, which is to be in a
 # list of what is free; and addresses and counts of the following.
-RUN = fields("type dict table rows check free memory inputs input_count results result_count words word_count")
-INPUT = fields("array name dtype ndim sizes")  # `array`: that of a run, whose memory is nobody else's meanwhile
+RUN = fields(
+    "type dict table rows check free memory inputs input_count results result_count words word_count"
+)
+INPUT = fields(
+    "array name dtype ndim sizes"
+)  # `array`: that of a run, whose memory is nobody else's meanwhile
 RESULT = fields("array make arguments")
 WORD = fields("cell array offset")  # what kernels read as the address of what is `array` of one of these
 
@@ -34,7 +38,11 @@ _release = external("PyEval_SaveThread", 0)
 _resume = external("PyEval_RestoreThread", 1, returns=False)
 _count, _drop = external("Py_IncRef", 1, returns=False), external("Py_DecRef", 1, returns=False)
 _dict_size, _dict_item = external("PyDict_Size", 1), external("PyDict_GetItem", 2)
-_list, _set_item, _append = external("PyList_New", 1), external("PyList_SetItem", 3), external("PyList_Append", 2)
+_list, _set_item, _append = (
+    external("PyList_New", 1),
+    external("PyList_SetItem", 3),
+    external("PyList_Append", 2),
+)
 _list_size, _list_item = external("PyList_Size", 1), external("PyList_GetItem", 2)
 _set_slice, _made = external("PyList_SetSlice", 4), external("PyObject_CallObject", 2)
 
@@ -80,7 +88,7 @@ def drop_inputs(r: Any, held: int) -> None:
 
 
 @jit.helper
-def new_results(r: Any) -> int:
+def results_made(r: Any) -> int:
     """A list of new arrays, or 0: no memory."""
     found = _list(r.result_count)
     i = 0
@@ -95,13 +103,13 @@ def new_results(r: Any) -> int:
             _set_item(found, i, array)
             set_word(at, array)
         i += 1
-    return found
+    return int(found)
 
 
 @jit.helper
 def results_computed(r: Any, pool: int, threads: int, run_table: int, launch: int) -> int:
     """The list of results, or 0: an error is set."""
-    found = new_results(r)
+    found = results_made(r)
     if found != 0:
         for at in range(r.words, r.words + r.word_count * WORD.itemsize, WORD.itemsize):
             w = carray(pointer(at), 1, WORD)[0]
@@ -137,7 +145,7 @@ def _run_known(this: int, given: int, count: int) -> int:
             found = 0
     if found == this:
         _count(this)
-    return found
+    return int(found)
 
 
 @functools.cache
@@ -185,16 +193,17 @@ class KnownRun:
         self._kept += [taken, made, words, check]
         self._record = np.array((
             id(np.ndarray), id(dict), part.address, part.count, id(check) if part.checks else 0,
-            id(memories.free), id(memory), address_of(taken), len(taken), address_of(made), len(made), address_of(words), len(words),
+            id(memories.free), id(memory), address_of(taken), len(taken), address_of(made), len(made),
+            address_of(words), len(words),
         ), RUN)  # fmt: skip
-        self._address = int(self._record.ctypes.data)
         run = _known_run()
         assert run is not None, "the arrays of this NumPy can be read"
-        self._compiled = run
-        launched = self._address, jit.table_address(), jit.launch_address()
+        launched = int(self._record.ctypes.data), jit.table_address(), jit.launch_address()
         self.run: Callable[[Mapping[str, Any]], list[np.ndarray] | None]
-        self.run = functools.partial(run, *launched, 0, 1) if self.alone else self._run_shared
-        self._launched = launched
+        if self.alone:
+            self.run = functools.partial(run, *launched, 0, 1)
+        else:
+            self.run = functools.partial(_run_shared, run, launched)  # a method would make a cycle
 
     def _maker(self, result: Arguments) -> tuple[int, int]:
         """What makes an array, and what that is given."""
@@ -204,10 +213,12 @@ class KnownRun:
         self._kept.append((make, arguments))
         return id(make), id(arguments)
 
-    def _run_shared(self, inputs: Mapping[str, Any]) -> list[np.ndarray] | None:
-        """`run`, on the threads that a call has now."""
-        found: list[np.ndarray] | None = self._compiled(*self._launched, *jit.pool_of_launch(True), inputs)
-        return found
+
+def _run_shared(
+    run: Callable[..., list[np.ndarray] | None], launched: tuple[int, ...], inputs: Mapping[str, Any]
+) -> list[np.ndarray] | None:
+    """A run on the threads that a call has now."""
+    return run(*launched, *jit.pool_of_launch(True), inputs)
 
 
 def can_be_known() -> bool:

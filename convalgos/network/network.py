@@ -20,11 +20,11 @@ from convalgos.network.choice import plan_network
 from convalgos.network.declared_shapes import shape_of_batch
 from convalgos.network.filters import Filters, filters_of_like
 from convalgos.network.graph import ForeignRegion, NetworkGraph
-from convalgos.network.known_run import KnownRun
 from convalgos.network.memory import MemoryPool
 from convalgos.network.network_plan import NetworkPlan
 from convalgos.network.planned import PlanLimits
 from convalgos.network.recent_plans import RecentPlans
+from convalgos.network.repeated_runs import RepeatedRuns
 from convalgos.network.saved import store_network, stored_network
 from convalgos.network.sizes_of_run import SizesOfRun
 from convalgos.network.stages import StagedRun, stages_of, with_opened
@@ -71,9 +71,7 @@ class Network:
         self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
         self._right: dict[str, tuple[np.dtype, Shape]] = {}  # last inputs', which need not be looked at again
         self._refining = renewed(threading.Lock())
-        self.known_run: KnownRun | None = None  # what is asked first: inputs by name as the last calls had them
-        self._ran: NetworkPlan | None = None  # the plan of the last call that was not by it,
-        self._known: NetworkPlan | None = None  # and of the one that it was made, or sought, for
+        self.repeated = RepeatedRuns()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
     @property
@@ -122,7 +120,7 @@ class Network:
         """
         key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
         self._plans.add(key, plan, rough)
-        self._forget_run()
+        self.repeated.forget()
 
     def plans(self) -> list[NetworkPlan]:
         """Those that calls run by."""
@@ -219,22 +217,10 @@ class Network:
         except SizesOfRun as unknown:
             return self._run_opened(unknown.region, views)
         if not self._instead and not self._plans.is_rough(key):  # whose runs are counted
-            self._remember(key, plan)
+            self.repeated.note(plan, lambda: self._plans.get(key) is plan)
         return found
 
     # --- inside ------------------------------------------------------------------------------
-
-    def _remember(self, key: tuple[Shape, ...], plan: NetworkPlan) -> None:
-        """Let the next calls run by what is compiled for a plan that came twice in a row."""
-        if plan is not self._ran:
-            self._ran, self._known, self.known_run = plan, None, None
-        elif plan is not self._known:
-            self._known, self.known_run = plan, plan.known_run()
-            if self._plans.get(key) is not plan:  # another thread has brought a better one meanwhile
-                self.known_run = None
-
-    def _forget_run(self) -> None:
-        self._ran = self._known = self.known_run = None
 
     def _run_opened(self, region: ForeignRegion, views: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, where a run tells the sizes of what a region gives: in stages, as calls from now on
@@ -242,7 +228,7 @@ class Network:
         opened = type(self)(with_opened(self.graph, region))
         found = opened.run(views)
         self._staged, self.graph, self._plans = opened._staged, opened.graph, opened._plans
-        self._forget_run()
+        self.repeated.forget()
         return found
 
     def _views(self, given: Sequence[Any]) -> list[np.ndarray]:
