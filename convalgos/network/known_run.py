@@ -1,8 +1,8 @@
 """Runs of a plan whose steps are one table of launches, on inputs as they came before, in compiled code.
 
 Of a network of some microseconds, Python's look at the inputs, its new arrays and the words that it tells
-take longer than the kernels. What a compiled run does not know, such as inputs of other shapes, it leaves to the
-caller, untouched.
+take longer than the kernels. What a compiled run does not know, such as inputs of other shapes, it leaves to
+the caller, untouched.
 """
 
 from __future__ import annotations
