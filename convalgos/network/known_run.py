@@ -15,6 +15,7 @@ import numpy as np
 
 from convalgos.core import allocator
 from convalgos.core.arguments import Shape
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.runtime import array_calls, jit
 from convalgos.cpu.runtime.array_calls import DATA, LAID, TYPE, lies, word_at
 from convalgos.cpu.runtime.plan import fields
@@ -222,5 +223,8 @@ def _run_shared(
 
 
 def can_be_known() -> bool:
-    """Whether there is a compiled run."""
-    return _known_run() is not None
+    """Whether there is a compiled run, or can be in this process."""
+    try:
+        return _known_run() is not None
+    except Unsupported:
+        return False
