@@ -44,7 +44,7 @@ def never_refined() -> Iterator[None]:
 
 def poison(net: Any) -> None:
     """NaN in what a network computes in."""
-    for memory in net._memories._free:
+    for memory in net._memories.free:
         memory.bytes.fill(255)
 
 

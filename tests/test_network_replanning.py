@@ -91,7 +91,7 @@ def same(found, expected):
 
 def poison(net):
     """NaN in what the network computes in."""
-    for memory in net._memories._free:
+    for memory in net._memories.free:
         memory.bytes.fill(255)
 
 

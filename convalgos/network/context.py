@@ -20,7 +20,7 @@ from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, Step
 from convalgos.network.memory import Memory
 from convalgos.network.planned import JoinedConvolutions, Planned, PlannedStep, ScaledConvolution
-from convalgos.network.run_parts import Arrays, MovingPlaces, Part, ignoring, nothing, table_part
+from convalgos.network.run_parts import Arrays, MovingPlaces, Part, TablePart, ignoring, nothing
 from convalgos.network.run_structure import RunStructure, can_be_told
 from convalgos.network.sharing import value_bytes
 from convalgos.network.step_options import CONVOLUTIONS
@@ -114,7 +114,7 @@ class Context:
         def add(part: Part | None = None) -> None:
             """The launches so far as a part, and this one behind it."""
             if launches:
-                parts.append(table_part(launches, words, checks))
+                parts.append(TablePart(launches, words, checks))
                 for own in (launches, words, checks):
                     own.clear()
             if part is not None:

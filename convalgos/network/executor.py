@@ -25,10 +25,11 @@ from convalgos.cpu.pooling.plan import PoolPlan
 from convalgos.network.context import Context
 from convalgos.network.filters import Filters, filter_of
 from convalgos.network.graph import Foreign, NetworkGraph
+from convalgos.network.known_run import Arguments, KnownRun, can_be_known
 from convalgos.network.known_values import known_arrays
 from convalgos.network.memory import Memory, MemoryPool
 from convalgos.network.planned import Planned, PlannedStep
-from convalgos.network.run_parts import Arrays, nothing
+from convalgos.network.run_parts import Arrays, TablePart, nothing
 from convalgos.network.run_structure import RunStructure
 from convalgos.network.step_options import CONVOLUTIONS
 
@@ -74,6 +75,22 @@ class Executor:
         finally:
             self.memories.give_back(memory)
         return self.outputs_of(arrays)
+
+    def known_run(self) -> KnownRun | None:
+        """Runs like the last one; None where there is more to them than one table of launches."""
+        of_memory, of_context = self._recent
+        memory, context = of_memory(), of_context()
+        if memory is None or context is None or not self._writes_each or not can_be_known():
+            return None
+        part = context.parts[0] if len(context.parts) == 1 else None
+        if not isinstance(part, TablePart):
+            return None
+        inputs = [
+            Arguments(name, self.planned.shapes[name], np.dtype(self.planned.dtype(name)))
+            for name in self.graph.inputs
+        ]
+        outputs = [Arguments(*result) for result in self.results]
+        return KnownRun(part, inputs, outputs, memory, self.memories, (self, context))
 
     def outputs_of(self, arrays: Arrays) -> list[np.ndarray]:
         """The outputs of a run on what moved."""

@@ -25,13 +25,13 @@ class MemoryPool:
 
     def __init__(self) -> None:
         self._lock = guarded(threading.Lock())
-        self._free: list[Memory] = []
+        self.free: list[Memory] = []
         self._made = False
 
     def take(self, nbytes: int) -> Memory:
         """A piece of at least so many bytes, which is nobody else's until it is given back."""
         try:
-            found = self._free.pop()  # one of the list's steps, for which no lock is needed
+            found = self.free.pop()  # one of the list's steps, for which no lock is needed
         except IndexError:
             pass
         else:
@@ -44,4 +44,4 @@ class MemoryPool:
 
     def give_back(self, memory: Memory) -> None:
         """What was taken may be taken again."""
-        self._free.append(memory)
+        self.free.append(memory)

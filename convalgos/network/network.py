@@ -24,6 +24,7 @@ from convalgos.network.memory import MemoryPool
 from convalgos.network.network_plan import NetworkPlan
 from convalgos.network.planned import PlanLimits
 from convalgos.network.recent_plans import RecentPlans
+from convalgos.network.repeated_runs import RepeatedRuns
 from convalgos.network.saved import store_network, stored_network
 from convalgos.network.sizes_of_run import SizesOfRun
 from convalgos.network.stages import StagedRun, stages_of, with_opened
@@ -70,6 +71,7 @@ class Network:
         self._dtypes = {name: np.dtype(graph.dtypes.get(name, "float32")) for name in graph.inputs}
         self._right: dict[str, tuple[np.dtype, Shape]] = {}  # last inputs', which need not be looked at again
         self._refining = renewed(threading.Lock())
+        self.repeated = RepeatedRuns()
         self._staged = StagedRun(graph, stages, Network) if (stages := stages_of(graph)) else None
 
     @property
@@ -118,6 +120,7 @@ class Network:
         """
         key = tuple(plan.planned.shapes[name] for name in self.graph.inputs)
         self._plans.add(key, plan, rough)
+        self.repeated.forget()
 
     def plans(self) -> list[NetworkPlan]:
         """Those that calls run by."""
@@ -210,9 +213,12 @@ class Network:
                 plan = self._planned_for(dict(zip(self.graph.inputs, key, strict=True)))
             if self._plans.is_rough(key) and next(plan.runs) == plan.again:
                 threading.Thread(target=self._refine, args=(plan,), name=REFINER, daemon=True).start()
-            return plan.run(views)
+            found = plan.run(views)
         except SizesOfRun as unknown:
             return self._run_opened(unknown.region, views)
+        if not self._instead and not self._plans.is_rough(key):  # whose runs are counted
+            self.repeated.note(plan, lambda: self._plans.get(key) is plan)
+        return found
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -222,6 +228,7 @@ class Network:
         opened = type(self)(with_opened(self.graph, region))
         found = opened.run(views)
         self._staged, self.graph, self._plans = opened._staged, opened.graph, opened._plans
+        self.repeated.forget()
         return found
 
     def _views(self, given: Sequence[Any]) -> list[np.ndarray]:

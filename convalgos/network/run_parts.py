@@ -23,28 +23,43 @@ class MovingPlaces(NamedTuple):
     cells: Sequence[tuple[ctypes.c_int64, int]]
 
 
-def table_part(
-    launches: Sequence[Launch], words: Sequence[MovingPlaces], checks: Sequence[Callable[[], None]]
-) -> Part:
+class TablePart:
     """These launches, behind which stand these words; checks raise what their kernels have noted."""
-    table, address_of = jit.launch_table(launches), jit.data_address()
-    told = [(name, cell, offset) for name, cells in words for cell, offset in cells]
-    address, count, checks = table.ctypes.data, len(table), tuple(checks)
 
-    def run(arrays: Arrays, kept: np.ndarray = table) -> None:
-        for name, cell, offset in told:
+    def __init__(
+        self, launches: Sequence[Launch], words: Sequence[MovingPlaces], checks: Sequence[Callable[[], None]]
+    ):
+        self._table, self._told = (
+            jit.launch_table(launches),
+            [(moved.name, cell, offset) for moved in words for cell, offset in moved.cells],
+        )
+        self._address_of = jit.data_address()
+        self.address, self.count, self.checks = int(self._table.ctypes.data), len(self._table), tuple(checks)
+        self.is_shared = any(launch.tasks not in (0, 1) for launch in launches)  # whether threads have part
+
+    @property
+    def words(self) -> list[tuple[str, int, int]]:
+        """(what moves, the address of a word that is told where it lies, bytes from its begin)."""
+        return [(name, ctypes.addressof(cell), offset) for name, cell, offset in self._told]
+
+    def __call__(self, arrays: Arrays) -> None:
+        address_of = self._address_of
+        for name, cell, offset in self._told:
             cell.value = address_of(arrays[name]) + offset
-        jit.launch_all(address, count)
+        jit.launch_all(self.address, self.count)
+        if self.checks:
+            self.raise_noted()
+
+    def raise_noted(self) -> None:
+        """What the checks raise, of which none finds in the next run what was noted in this one."""
         try:
-            for check in checks:
+            for check in self.checks:
                 check()
         except IndexError:
-            for check in checks:  # so that none finds in the next run what was noted in this one
+            for check in self.checks:
                 with suppress(IndexError):
                     check()
             raise
-
-    return run
 
 
 def nothing() -> None:

@@ -170,7 +170,8 @@ class _Launched:
 def pool_of_launch(parallel: bool) -> tuple[int, int]:
     """(address of the pool, threads) that a launch of this thread has now."""
     _, pool = _launcher or _start()
-    pool = getattr(_this, "pool", pool)
+    if _borrowed:  # else no thread has another one
+        pool = getattr(_this, "pool", pool)
     threads = thread_count() if parallel else 1
     if threads > pool.threads:
         with _lock:
