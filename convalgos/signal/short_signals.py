@@ -34,6 +34,8 @@ REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5,
 # The same from so many on, where one is less than so many times as long as the other, along each of several
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
+ALIKE_IMAGES = 1 << 17  # and up to so many of images; of such as are
+THIN, THIN_IMAGES = 8, 1 << 13  # of so few rows or columns in all, up to so many; Zen 5
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
 MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 # Elements where one array is complex and the other is real, of one, two, three axes,
@@ -162,7 +164,16 @@ def _is_whole(
     if complexes == 1 and lines and others:
         short = sum(inside[0]) <= SHORT_LINES and are_alike(inside, ALIKE_COMPLEX)
         return short or elements <= FEW_OF_LINES
-    return not lines and elements >= ALIKE_ELEMENTS and are_alike(inside)
+    if lines or not are_alike(inside):
+        return False
+    return elements >= ALIKE_ELEMENTS or (not others and elements <= _most_of_images(inside))
+
+
+def _most_of_images(sizes: list[tuple[int, int]]) -> int:
+    """Elements of the full convolution of two images about as large, up to which no plan is faster."""
+    if len(sizes) > 2:
+        return 0
+    return THIN_IMAGES if min(map(sum, sizes)) <= THIN else ALIKE_IMAGES
 
 
 def _have_one_filter(sizes: tuple[int, int], others: list[tuple[int, int]]) -> bool:
