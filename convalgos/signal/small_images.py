@@ -47,7 +47,7 @@ SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; 
 FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 3 << 13  # the same of images with borders; Zen 5
-FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
+FEW_HALVES = 3 << 8  # and of signals that give one of float16; Zen 5
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 NARROW = 3 << 15  # products of rows of one vector by a column, beyond which transforms are faster; Zen 5
 # Times as many taps as meet the image, from which on the others are left out, where there are so many;

@@ -196,7 +196,8 @@ def _with_state(
     elif all(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):
-        y = by_longer_filter(common[1], common[0], axis % x.ndim, 0, n + k - 1)  # (..., n + k - 1, ...)
+        if x.size * k > TINY_PRODUCTS:
+            y = by_longer_filter(common[1], common[0], axis % x.ndim, 0, n + k - 1)  # (..., n + k - 1, ...)
         if y is None:
             y = _kept_lines(*common, axis, k - 1)
         if y is None and 1 < k <= min(TAPS, n):

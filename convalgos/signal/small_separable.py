@@ -46,7 +46,8 @@ def small_both_axes(function: Function) -> Function:
         nonlocal calls, call, address
         if type(input) is type(hrow) is type(hcol) is np.ndarray and input.ndim == 2:
             key = input.shape, input.dtype.char, hrow.size, hrow.dtype.char, hcol.size, hcol.dtype.char
-            few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
+            nbytes = input.nbytes if input.dtype.kind in "fc" else 8 * input.size  # of the result, at most
+            few = input.size * (hrow.size + hcol.size) <= FEW and nbytes <= BYTES
             few &= hcol.size <= input.shape[0] and hrow.size <= input.shape[1]  # else SciPy reads beyond
             if few and is_first(key):
                 return scipy.signal.sepfir2d(input, hrow, hcol)
