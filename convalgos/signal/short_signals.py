@@ -34,8 +34,8 @@ REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5,
 # The same from so many on, where one is less than so many times as long as the other, along each of several
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
-ALIKE_IMAGES = 1 << 17  # and up to so many of images; of such as are
-THIN, THIN_IMAGES = 8, 1 << 13  # of so few rows or columns in all, up to so many; Zen 5
+# And up to so many of images whose plans would sum, one less than so many times as large; Zen 5
+ALIKE_IMAGES, OF_IMAGES = 1 << 13, 3
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
 MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 # Elements where one array is complex and the other is real, of one, two, three axes,
@@ -79,12 +79,14 @@ def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | N
 
 
 def transformed(
-    in1: Any, in2: Any, mode: str, axes: set[int] | None = None, keep: Callable[[Joint], Any] | None = None
-) -> np.ndarray | None:
+    in1: Any, in2: Any, mode: str, axes: set[int] | None = None, keep: Callable[[Joint], Any] | None = None,
+    sums: bool = False,
+) -> np.ndarray | None:  # fmt: skip
     """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite.
 
     Args:
         keep: called with the joint transforms that arrays of these shapes and types go by, if they do.
+        sums: whether plans might sum.
     """
     arrays = _arrays(in1, in2, 32)
     if arrays is None or mode not in ("full", "same", "valid"):
@@ -115,7 +117,8 @@ def transformed(
         return None
     full = [n + k - 1 for n, k in inside]
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    if not _is_whole(inside, others, elements, complexes):
+    alike = sums and not complexes and _are_alike_images(inside, elements)
+    if not alike and not _is_whole(inside, others, elements, complexes):
         return None
     crops = [_crop(mode, *pair) for pair in inside]
     wanted = [(crop.start, crop.stop - crop.start) for crop in crops]
@@ -164,16 +167,12 @@ def _is_whole(
     if complexes == 1 and lines and others:
         short = sum(inside[0]) <= SHORT_LINES and are_alike(inside, ALIKE_COMPLEX)
         return short or elements <= FEW_OF_LINES
-    if lines or not are_alike(inside):
-        return False
-    return elements >= ALIKE_ELEMENTS or (not others and elements <= _most_of_images(inside))
+    return not lines and elements >= ALIKE_ELEMENTS and are_alike(inside)
 
 
-def _most_of_images(sizes: list[tuple[int, int]]) -> int:
-    """Elements of the full convolution of two images about as large, up to which no plan is faster."""
-    if len(sizes) > 2:
-        return 0
-    return THIN_IMAGES if min(map(sum, sizes)) <= THIN else ALIKE_IMAGES
+def _are_alike_images(inside: list[tuple[int, int]], elements: int) -> bool:
+    """Whether small images are about as large, which plans would sum in more time than transforms take."""
+    return len(inside) == 2 and elements <= ALIKE_IMAGES and are_alike(inside, OF_IMAGES)
 
 
 def _have_one_filter(sizes: tuple[int, int], others: list[tuple[int, int]]) -> bool:

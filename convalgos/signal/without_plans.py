@@ -49,18 +49,18 @@ def without_plan(
     """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
     if method == "fft":
         return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
-    alike = short_signals.are_alike(zip(x.shape, w.shape, strict=True))
-    if x.dtype.kind == w.dtype.kind == "f":
+    kinds, pairs = x.dtype.kind + w.dtype.kind, list(zip(x.shape, w.shape, strict=True))
+    if kinds == "ff":
         if (y := long_signal(x, w, mode)) is not None:
             return y
-        whole = x.ndim > 1 and alike and mode != "valid"
+        whole = x.ndim > 1 and mode != "valid" and short_signals.are_alike(pairs, short_signals.OF_IMAGES)
     elif (y := few_complex(x, w, mode)) is not None:
         return y
     else:
-        whole = alike or x.dtype.kind == w.dtype.kind or max(x.size, w.size) <= FEW_OF_BOTH
+        whole = kinds == "cc" or max(x.size, w.size) <= FEW_OF_BOTH or short_signals.are_alike(pairs)
     if not whole or method != "auto" or not (all_finite(x) and all_finite(w)):
         return None
-    return short_signals.transformed(x, w, mode, None, keep)
+    return short_signals.transformed(x, w, mode, None, keep, sums=True)
 
 
 def convolved_axes(x: np.ndarray, w: np.ndarray, axes: set[int] | None = None) -> int:
