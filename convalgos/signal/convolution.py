@@ -84,7 +84,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
     sums = method in ("auto", "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, False)) is not None:
         return y
-    y = short_signals.summed(in1, in2, mode) if sums else None
+    y = short_signals.summed(in1, in2, mode, method == "direct") if sums else None
     if y is not None:
         return y
     y = by_plan(in1, in2, mode, method, out)
@@ -107,7 +107,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
     sums = method in ("auto", "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, True)) is not None:
         return y
-    y = short_signals.correlated(in1, in2, mode) if sums else None
+    y = short_signals.correlated(in1, in2, mode, method == "direct") if sums else None
     if y is not None:
         return y
     w = np.asarray(in2)

@@ -26,6 +26,7 @@ LONGEST = 2048  # elements of two 1-D arrays together,
 PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
+ALIKE_DIRECT, DIRECT_PRODUCTS = 3, 1 << 20  # lines of complex numbers that are not transformed; Zen 5
 COMPLEX_BYTES = 5 << 20  # bytes of the products of lines one of which is complex, which BLAS sums; Zen 5
 TAPS = 10  # elements of the smaller one of two arrays of several axes
 DOTS = 8  # outputs that are no more than dot products
@@ -50,20 +51,26 @@ NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
 SINGLE = frozenset("fF")
 
 
-def summed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
-    """`scipy.signal.convolve` by sums of products, in the dtype that the inputs promote to."""
+def summed(in1: Any, in2: Any, mode: str, direct: bool = False) -> np.ndarray | None:
+    """`scipy.signal.convolve` by sums of products, in the dtype that the inputs promote to.
+
+    Args:
+        direct: whether transforms are no choice.
+    """
     arrays = _arrays(in1, in2)
-    return None if arrays is None or mode not in ("full", "same", "valid") else _summed(*arrays, mode)
+    if arrays is None or mode not in ("full", "same", "valid"):
+        return None
+    return _summed(*arrays, mode, direct)
 
 
-def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
-    """`scipy.signal.correlate` by sums of products."""
+def correlated(in1: Any, in2: Any, mode: str, direct: bool = False) -> np.ndarray | None:
+    """`scipy.signal.correlate` by sums of products, as `summed` has it."""
     arrays = _arrays(in1, in2)
     if arrays is None or mode not in ("full", "same", "valid"):
         return None
     x, w = arrays
     w = w[(slice(None, None, -1),) * w.ndim]
-    return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode)
+    return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode, direct)
 
 
 def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
@@ -194,13 +201,13 @@ def _arrays(in1: Any, in2: Any, axes: int = 3) -> tuple[np.ndarray, np.ndarray] 
     return (in1, in2) if in1.size and in2.size and 0 < in1.ndim == in2.ndim <= axes else None
 
 
-def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+def _summed(x: np.ndarray, w: np.ndarray, mode: str, direct: bool = False) -> np.ndarray | None:
     """The convolution by sums, where nothing is faster."""
     if x.ndim > 1:
         return _by_taps(x, w, mode)
     if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
         return np.convolve(x, w, "valid")
-    if products_summed(x.shape, w.shape, mode) > _most_products(x, w):
+    if products_summed(x.shape, w.shape, mode) > _most_products(x, w, direct):
         return None
     if mode != "same" or x.size >= w.size:
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of its modes
@@ -208,9 +215,11 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     return np.convolve(x, w)[_crop(mode, x.size, w.size)].copy()
 
 
-def _most_products(x: np.ndarray, w: np.ndarray) -> int:
-    """Up to which nothing is faster than NumPy's sums of two lines."""
+def _most_products(x: np.ndarray, w: np.ndarray, direct: bool) -> int:
+    """Up to which nothing is faster than NumPy's sums of two lines; transforms may be no choice."""
     kinds = x.dtype.kind + w.dtype.kind
+    if direct and kinds == "cc" and are_alike([(x.size, w.size)], ALIKE_DIRECT):
+        return DIRECT_PRODUCTS
     if "c" in kinds and kinds != "cc":
         return COMPLEX_BYTES // np.result_type(x, w).itemsize
     if x.size + w.size > LONGEST and not is_tiny_line(x, w):
