@@ -45,6 +45,7 @@ FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of bo
 LINE_OF_COMPLEX = 0, 1 << 8, 1 << 9  # elements of a line of such with one filter, one or both complex; Zen 5
 # Elements of the result of one line, and of more, with one filter that is about as long; the same
 ALIKE_LINE, ALIKE_LINES = (0, 1 << 10, 5 << 9), (0, 1 << 10, 3 << 11)
+COMPLEX_LINES = 1 << 17  # and of those that are complex, with a complex filter more than half as long; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -131,7 +132,7 @@ def transformed(
     wanted = [(crop.start, crop.stop - crop.start) for crop in crops]
     spread = y is not None  # as what has been summed is not finite
     y = transformed_whole(x, w, along, wanted, 1 if elements <= ONE_THREAD else -1)
-    if mode != "same" or not others:
+    if mode != "same" or all(n >= k for n, k in others):
         joint = None if spread or keep is None else joint_of_arrays(x, w, along, wanted)
         if keep is not None and joint is not None:
             keep(joint)
@@ -163,6 +164,7 @@ def _is_whole(
     if lines and complexes and _have_one_filter(inside[0], others):
         most = ALIKE_LINE if elements == sum(inside[0]) - 1 else ALIKE_LINES
         alike = elements <= most[complexes] and are_alike(inside, ALIKE_COMPLEX)
+        alike |= complexes == 2 and elements <= COMPLEX_LINES and are_alike(inside)
         return alike or sum(inside[0]) <= LINE_OF_COMPLEX[complexes]
     if len(inside) > 3:
         return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
