@@ -32,11 +32,13 @@ TAPS = 10  # elements of the smaller one of two arrays of several axes
 DOTS = 8  # outputs that are no more than dot products
 # Elements of a result of real numbers that is transformed whole, and of a complex one of one, two, three axes
 REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5, lines and real numbers
+# Elements of the result, from which on the larger one is less than so many times as long; Zen 5
+UNLIKE_ELEMENTS, UNLIKE = 1 << 15, 32
 # The same from so many on, where one is less than so many times as long as the other, along each of several
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
 # And up to so many of images whose plans would sum, one less than so many times as large; Zen 5
-ALIKE_IMAGES, OF_IMAGES = 1 << 13, 3
+ALIKE_IMAGES, OF_IMAGES = 3 << 12, 3
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
 MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 # Elements where one array is complex and the other is real, of one, two, three axes,
@@ -169,7 +171,7 @@ def _is_whole(
     if len(inside) > 3:
         return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
     if elements <= (REAL_ELEMENTS, FEW_OF_BOTH[axes], COMPLEX_ELEMENTS[axes])[complexes]:
-        return True
+        return elements <= UNLIKE_ELEMENTS or are_alike(inside, UNLIKE)
     if complexes == 2:
         times = ALIKE_COMPLEX_IMAGES if len(inside) == 2 else ALIKE_COMPLEX
         return bool(others or not lines) and are_alike(inside, times)
