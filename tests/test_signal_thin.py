@@ -13,6 +13,11 @@ pytestmark = pytest.mark.usefixtures("sizes_that_come_often")
 CALLS = 20  # of a size, in the last of which all that is kept is made
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
 def random(rng, shape, char):
     a = rng.standard_normal(shape) * 9 + (1j * rng.standard_normal(shape) if char in "FD" else 0)
     return a.astype(char)
