@@ -151,10 +151,11 @@ def _along_both_axes(image: np.ndarray, along: np.ndarray, across: np.ndarray) -
 
 def _one_by_one(image: np.ndarray, along: np.ndarray, across: np.ndarray) -> np.ndarray | None:
     """The same of single taps, and of rows of few pixels, which are products with a matrix; else None."""
-    if along.size == 1 and MODERATE < abs(along[0]) < 1 / MODERATE:
-        return _summed(image, 0, across * along[0])
-    if across.size == 1 and image.shape[1] > NARROW and MODERATE < abs(across[0]) < 1 / MODERATE:
-        return _summed(image, 1, along * across[0])
+    with np.errstate(over="ignore"):  # what overflows is not taken
+        if along.size == 1 and MODERATE < abs(along[0]) < 1 / MODERATE:
+            return _summed(image, 0, across * along[0])
+        if across.size == 1 and image.shape[1] > NARROW and MODERATE < abs(across[0]) < 1 / MODERATE:
+            return _summed(image, 1, along * across[0])
     if image.shape[1] > NARROW:
         return None
     y = of_short_lines(image, along[::-1], 1, along.size // 2, "symmetric", 0.0)
