@@ -151,15 +151,16 @@ def _along_both_axes(image: np.ndarray, along: np.ndarray, across: np.ndarray) -
 
 def _one_by_one(image: np.ndarray, along: np.ndarray, across: np.ndarray) -> np.ndarray | None:
     """The same of single taps, and of rows of few pixels, which are products with a matrix; else None."""
+    single = [h.size == 1 and MODERATE < abs(h[0]) < 1 / MODERATE for h in (along, across)]
     with np.errstate(over="ignore"):  # what overflows is not taken
-        if along.size == 1 and MODERATE < abs(along[0]) < 1 / MODERATE:
+        if single[0]:
             return _summed(image, 0, across * along[0])
-        if across.size == 1 and image.shape[1] > NARROW and MODERATE < abs(across[0]) < 1 / MODERATE:
-            return _summed(image, 1, along * across[0])
+        if single[1]:
+            along = along * across[0]
     if image.shape[1] > NARROW:
-        return None
+        return _summed(image, 1, along) if single[1] else None
     y = of_short_lines(image, along[::-1], 1, along.size // 2, "symmetric", 0.0)
-    return None if y is None else _summed(y, 0, across)
+    return y if y is None or single[1] else _summed(y, 0, across)
 
 
 def _summed(image: np.ndarray, axis: int, h: np.ndarray) -> np.ndarray | None:
