@@ -37,6 +37,7 @@ from convalgos.signal.without_plans import (
     are_complex_lines,
     convolved_axes,
     may_be_joint,
+    order_of_transforms,
     spreads_farther,
     without_plan,
 )
@@ -45,7 +46,6 @@ METHODS = ("auto", "direct", "fft")
 SUMMED_TAPS = 32  # of a filter, up to which sums may be faster than the transforms that are asked for
 PLAIN = frozenset(NUMBERS + WIDENED)
 LARGEST_ROUNDED = 2**40  # integers up to here are found by rounding what any algorithm computes in float64
-TURNED_COMPLEX = 1 << 14  # elements from which on complex numbers are not transformed whole; Zen 5
 KEPT = 1 << 22  # bytes of what is kept
 
 # By `_transform_key`, the precision and the sides of calls that go through transforms by plans
@@ -269,8 +269,9 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         return None if y is None else in_all_axes(y, kept, x.ndim)
     if axes is None and (y := few_complex(x, w, mode)) is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
-    if axes is None and (order := _order_turned(x, w, mode)) is not None:
-        y = _floating(*(np.ascontiguousarray(a.transpose(order)) for a in (x, w)), mode, None, None)
+    if axes is None and (order := order_of_transforms(x, w, mode)) is not None:
+        x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
+        y = _floating(x, w, mode, None, None)
         return None if y is None else np.ascontiguousarray(y.transpose(np.argsort(order)))
     keep = None if key is None else partial(_transforms.keep, key)
     if (y := short_signals.transformed(x, w, mode, axes, keep)) is not None:
@@ -287,12 +288,6 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         if not sides.single:  # where all is finite, the shapes alone have led here
             _transforms.keep(key, (dtype, sides))
     return y
-
-
-def _order_turned(x: np.ndarray, w: np.ndarray, mode: str) -> tuple[int, ...] | None:
-    """The order of axes in which plans transform two arrays faster; None where that is not worth a copy."""
-    are_real = x.dtype.kind != "c" != w.dtype.kind
-    return longest_last(x.shape, w.shape, mode) if are_real or max(x.size, w.size) >= TURNED_COMPLEX else None
 
 
 def _transform_key(x: np.ndarray, w: np.ndarray, mode: str, axes: Any) -> Any:

@@ -10,10 +10,12 @@ from convalgos.signal import short_signals
 from convalgos.signal.arrangements import sides_of
 from convalgos.signal.joint_transforms import Joint, joint_of_arrays
 from convalgos.signal.lines import long_signal
+from convalgos.signal.modes import longest_last
 from convalgos.signal.problems import TAPS_OF_COMPLEX, all_finite
 from convalgos.signal.window_sums import FEW_COMPLEX, few_complex
 
 FEW_OF_BOTH = 3 << 11  # elements of one complex and one real array whose transforms may be faster; Zen 5
+TURNED_COMPLEX = 1 << 14  # elements from which on complex numbers are not transformed whole; Zen 5
 
 
 def spreads_farther(x: np.ndarray, w: np.ndarray, mode: str) -> bool:
@@ -61,6 +63,12 @@ def without_plan(
     if not whole or method != "auto" or not (all_finite(x) and all_finite(w)):
         return None
     return short_signals.transformed(x, w, mode, None, keep, sums=True)
+
+
+def order_of_transforms(x: np.ndarray, w: np.ndarray, mode: str) -> tuple[int, ...] | None:
+    """The order of axes in which plans transform two arrays faster; None where that is not worth a copy."""
+    are_real = x.dtype.kind != "c" != w.dtype.kind
+    return longest_last(x.shape, w.shape, mode) if are_real or max(x.size, w.size) >= TURNED_COMPLEX else None
 
 
 def convolved_axes(x: np.ndarray, w: np.ndarray, axes: set[int] | None = None) -> int:
