@@ -37,6 +37,7 @@ from convalgos.signal.without_plans import (
     are_complex_lines,
     convolved_axes,
     may_be_joint,
+    order_of_transforms,
     spreads_farther,
     without_plan,
 )
@@ -84,7 +85,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, ou
     sums = method in ("auto", "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, False)) is not None:
         return y
-    y = short_signals.summed(in1, in2, mode) if sums else None
+    y = short_signals.summed(in1, in2, mode, method == "direct") if sums else None
     if y is not None:
         return y
     y = by_plan(in1, in2, mode, method, out)
@@ -107,7 +108,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", *, o
     sums = method in ("auto", "direct")
     if sums and (y := short_windows.few_inside(in1, in2, mode, True)) is not None:
         return y
-    y = short_signals.correlated(in1, in2, mode) if sums else None
+    y = short_signals.correlated(in1, in2, mode, method == "direct") if sums else None
     if y is not None:
         return y
     w = np.asarray(in2)
@@ -268,6 +269,10 @@ def _floating(in1: Any, in2: Any, mode: str, axes: Any, out: np.ndarray | None) 
         return None if y is None else in_all_axes(y, kept, x.ndim)
     if axes is None and (y := few_complex(x, w, mode)) is not None and np.isfinite(y).all():
         return y  # transforms spread what is not finite
+    if axes is None and (order := order_of_transforms(x, w, mode)) is not None:
+        x, w = (np.ascontiguousarray(a.transpose(order)) for a in (x, w))
+        y = _floating(x, w, mode, None, None)
+        return None if y is None else np.ascontiguousarray(y.transpose(np.argsort(order)))
     keep = None if key is None else partial(_transforms.keep, key)
     if (y := short_signals.transformed(x, w, mode, axes, keep)) is not None:
         return y

@@ -17,12 +17,15 @@ from convalgos.cpu.filtering.line_steps import LineStep
 from convalgos.signal import periodic_images, short_windows, small_images, small_separable
 from convalgos.signal.convolution import by_plan
 from convalgos.signal.extensions import with_extension
-from convalgos.signal.lines import filtered
+from convalgos.signal.lines import filtered, summed_along
 from convalgos.signal.modes import larger, wanted_of
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.scipy_answers import or_scipy, plain
+from convalgos.signal.short_lines import of_short_lines
 
 FEW_TAPS = 256  # up to which sums along lines are faster than transforms; Sapphire Rapids
+NARROW = 16  # pixels of a row, up to which they are products with a matrix; Zen 5
+MODERATE = 1e-6  # least single tap that others are multiplied by
 
 
 @small_images.small_bordered(correlates=False)
@@ -133,6 +136,8 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
 
 def _along_both_axes(image: np.ndarray, along: np.ndarray, across: np.ndarray) -> np.ndarray:
     """A mirrored image (rows, columns) filtered along its rows and across them, in one pass over memory."""
+    if image.dtype.kind == "f" and (y := _one_by_one(image, along, across)) is not None:
+        return y
     whole = np.ascontiguousarray(image, image.dtype.char)
     x = whole.view(whole.real.dtype).reshape(*whole.shape, -1)  # (rows, columns, real and imaginary parts)
     steps = [
@@ -142,6 +147,25 @@ def _along_both_axes(image: np.ndarray, along: np.ndarray, across: np.ndarray) -
     y = np.empty_like(x)
     filter_lines(x, steps, y)
     return y.view(whole.dtype)[..., 0]
+
+
+def _one_by_one(image: np.ndarray, along: np.ndarray, across: np.ndarray) -> np.ndarray | None:
+    """The same of single taps, and of rows of few pixels, which are products with a matrix; else None."""
+    single = [h.size == 1 and MODERATE < abs(h[0]) < 1 / MODERATE for h in (along, across)]
+    with np.errstate(over="ignore"):  # what overflows is not taken
+        if single[0]:
+            return _summed(image, 0, across * along[0])
+        if single[1]:
+            along = along * across[0]
+    if image.shape[1] > NARROW:
+        return _summed(image, 1, along) if single[1] else None
+    y = of_short_lines(image, along[::-1], 1, along.size // 2, "symmetric", 0.0)
+    return y if y is None or single[1] else _summed(y, 0, across)
+
+
+def _summed(image: np.ndarray, axis: int, h: np.ndarray) -> np.ndarray | None:
+    """A mirrored image filtered along one axis."""
+    return summed_along(image, h[::-1], axis, h.size // 2, "symmetric")
 
 
 def _bordered(

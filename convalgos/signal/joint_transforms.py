@@ -15,6 +15,7 @@ import numpy as np
 import scipy  # whose parts are imported when they are used
 
 from convalgos.core.arguments import Shape
+from convalgos.core.machine import vector_bytes
 from convalgos.signal.finite_values import has_finite_norm
 from convalgos.signal.modes import least_lengths
 from convalgos.signal.size_cache import UNKNOWN, SizeCache
@@ -142,7 +143,9 @@ def known_convolution(in1: Any, in2: Any, mode: str, correlates: bool) -> np.nda
 def are_slow_sums(
     pairs: list[tuple[int, int]], wanted: list[tuple[int, int]], itemsize: int, is_line: bool
 ) -> bool:
-    """Whether products of complex numbers take longer than transforms."""
-    products = math.prod(count for _, count in wanted) * math.prod(k for _, k in pairs)
+    """Whether products of complex numbers take longer than transforms; lines of them are whole vectors."""
+    *rows, last = (count for _, count in wanted)
+    lanes = vector_bytes() // itemsize
+    products = math.prod(rows) * -(-last // lanes) * lanes * math.prod(k for _, k in pairs)
     full = math.prod(n + k - 1 for n, k in pairs)
     return products * itemsize > BYTES_OF_COMPLEX * full and (full <= LINE_OF_COMPLEX or not is_line)

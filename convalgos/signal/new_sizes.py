@@ -16,7 +16,7 @@ ASKED = 3  # calls of a size, from the last of which on it comes often, however 
 ALIKE = 4  # times as long as a filter, up to which lines are of about its length
 KEPT = 1 << 22  # bytes of sizes
 
-MARKS, MOST_MARKS = 1 << 16, 1 << 14  # places for sizes that came once, and so many are taken at most
+MARKS, MOST_MARKS = 1 << 18, 1 << 14  # places for sizes that came once, and so many are taken at most
 
 _asked = SizeCache(KEPT)  # calls of a size
 _came = bytearray(MARKS)  # 1 at the place of a size that came

@@ -24,8 +24,10 @@ from convalgos.signal.long_resampling import resampled_apart
 from convalgos.signal.outputs import takes_out
 from convalgos.signal.problems import all_finite, real_parts, signal_plan
 from convalgos.signal.scipy_answers import or_scipy, plain
+from convalgos.signal.short_lines import SHORT, times_matrix
 
 FEW_COMPLEX = 20  # taps of a phase that SciPy sums before parts are taken apart; Sapphire Rapids
+MANY_LINES = 64  # that pay for a matrix of their own
 ONE_THREAD = (
     1 << 18
 )  # real products up to which NumPy's OpenBLAS wakes no threads, which may take milliseconds
@@ -90,6 +92,8 @@ def upfirdn(
         return None
     outputs = ((signal.shape[at] - 1) * int(up) + taps.size - 1) // int(down) + 1
     dtype = np.result_type(taps, signal, np.float32)
+    if (y := _of_short_lines(taps, signal, int(up), int(down), at, mode.lower())) is not None:
+        return y
     lines = np.moveaxis(signal.astype(dtype, copy=False), at, -1)  # (..., n)
     y = _resampled(lines, taps.astype(dtype), int(up), int(down), outputs, mode.lower(), cval)
     return None if y is None else np.moveaxis(y, -1, at)
@@ -177,6 +181,21 @@ def _low_pass(window: Any, up: int, down: int, dtype: np.dtype) -> np.ndarray | 
 @lru_cache(512)
 def _designed(window: Any, rate: int) -> np.ndarray:
     return np.asarray(scipy.signal.firwin(20 * rate + 1, 1.0 / rate, window=window))
+
+
+def _of_short_lines(
+    h: np.ndarray, x: np.ndarray, up: int, down: int, axis: int, mode: str
+) -> np.ndarray | None:
+    """Signals that go on for longer than they are, whose outputs are sums of all their samples; else None."""
+    n, lines = x.shape[axis], x.size // x.shape[axis]
+    if mode == "constant" or n > min(SHORT, -(-h.size // up)) or lines < MANY_LINES:
+        return None
+    if not all_finite(x) or not all_finite(h):
+        return None  # what is not would spread to all outputs
+    wide = np.result_type(h, x, np.float32)
+    of_h, of_x = (wide if a.dtype.kind == "c" else np.dtype(wide.char.lower()) for a in (h, x))
+    by = upfirdn(h.astype(of_h), np.eye(n, dtype=of_h), up, down, 0, mode)  # (outputs, n)
+    return times_matrix(by, x.astype(of_x, copy=False), axis)
 
 
 def _resampled(

@@ -72,6 +72,25 @@ def by_longer_filter(x: np.ndarray, h: np.ndarray, axis: int, first: int, count:
     return np.moveaxis(y.reshape(*shape, count), -1, axis)
 
 
+def times_matrix(by: np.ndarray, x: np.ndarray, axis: int) -> np.ndarray:
+    """(..., outputs, ...): the lines along an axis, each times by (outputs, n). Both are of one precision."""
+    ahead, behind = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    outputs, n = by.shape
+    whole = np.ascontiguousarray(x)
+    y = np.empty((*x.shape[:axis], outputs, *x.shape[axis + 1 :]), np.result_type(by, x))
+    if by.dtype.kind == "f":  # of complex numbers both parts are lines
+        whole, of_y = whole.view(whole.real.dtype), y.view(by.dtype)
+        behind *= x.itemsize // by.itemsize
+    else:
+        whole, of_y = whole.astype(y.dtype, copy=False), y
+    images, of_y = whole.reshape(ahead, n, behind), of_y.reshape(ahead, outputs, behind)
+    step = max(1, _products_at_once(by.dtype) // by.size)
+    for first in range(0, behind, step):
+        part = slice(first, first + step)
+        np.matmul(by, images[..., part], out=of_y[..., part])
+    return y
+
+
 # --- inside ----------------------------------------------------------------------------------
 
 

@@ -26,14 +26,19 @@ LONGEST = 2048  # elements of two 1-D arrays together,
 PRODUCTS = 1 << 20  # and of one times those of the other,
 OTHER_PRODUCTS = 1 << 17  # where they are integers or complex, or may be transformed,
 LONG_PRODUCTS = 1 << 15  # or where they are longer,
+ALIKE_DIRECT, DIRECT_PRODUCTS = 3, 1 << 20  # lines of complex numbers that are not transformed; Zen 5
 COMPLEX_BYTES = 5 << 20  # bytes of the products of lines one of which is complex, which BLAS sums; Zen 5
 TAPS = 10  # elements of the smaller one of two arrays of several axes
 DOTS = 8  # outputs that are no more than dot products
 # Elements of a result of real numbers that is transformed whole, and of a complex one of one, two, three axes
 REAL_ELEMENTS, COMPLEX_ELEMENTS = 1 << 12, (1 << 12, 1 << 16, 1 << 15)  # Zen 5, lines and real numbers
+# Elements of the result, from which on the larger one is less than so many times as long; Zen 5
+UNLIKE_ELEMENTS, UNLIKE = 1 << 15, 32
 # The same from so many on, where one is less than so many times as long as the other, along each of several
 # axes: blocks save little; Zen 5
 ALIKE, ALIKE_ELEMENTS = 2, 3 << 17
+# And up to so many of images whose plans would sum, one less than so many times as large; Zen 5
+ALIKE_IMAGES, OF_IMAGES = 3 << 12, 3
 ALIKE_COMPLEX, ALIKE_COMPLEX_IMAGES = 5, 9  # so many times, of complex arrays, and along two axes
 MANY_AXES = 1 << 24  # elements of more axes than plans convolve, up to which no blocks are faster; Zen 5
 # Elements where one array is complex and the other is real, of one, two, three axes,
@@ -42,26 +47,33 @@ FEW_OF_LINES, SHORT_LINES = 1 << 13, 64  # and of lines of such, or of one of bo
 LINE_OF_COMPLEX = 0, 1 << 8, 1 << 9  # elements of a line of such with one filter, one or both complex; Zen 5
 # Elements of the result of one line, and of more, with one filter that is about as long; the same
 ALIKE_LINE, ALIKE_LINES = (0, 1 << 10, 5 << 9), (0, 1 << 10, 3 << 11)
+COMPLEX_LINES = 1 << 17  # and of those that are complex, with a complex filter more than half as long; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
 SINGLE = frozenset("fF")
 
 
-def summed(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
-    """`scipy.signal.convolve` by sums of products, in the dtype that the inputs promote to."""
+def summed(in1: Any, in2: Any, mode: str, direct: bool = False) -> np.ndarray | None:
+    """`scipy.signal.convolve` by sums of products, in the dtype that the inputs promote to.
+
+    Args:
+        direct: whether transforms are no choice.
+    """
     arrays = _arrays(in1, in2)
-    return None if arrays is None or mode not in ("full", "same", "valid") else _summed(*arrays, mode)
+    if arrays is None or mode not in ("full", "same", "valid"):
+        return None
+    return _summed(*arrays, mode, direct)
 
 
-def correlated(in1: Any, in2: Any, mode: str) -> np.ndarray | None:
-    """`scipy.signal.correlate` by sums of products."""
+def correlated(in1: Any, in2: Any, mode: str, direct: bool = False) -> np.ndarray | None:
+    """`scipy.signal.correlate` by sums of products, as `summed` has it."""
     arrays = _arrays(in1, in2)
     if arrays is None or mode not in ("full", "same", "valid"):
         return None
     x, w = arrays
     w = w[(slice(None, None, -1),) * w.ndim]
-    return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode)
+    return _summed(x, w.conj() if w.dtype.kind == "c" else w, mode, direct)
 
 
 def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
@@ -77,12 +89,14 @@ def new_of_one_length(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | N
 
 
 def transformed(
-    in1: Any, in2: Any, mode: str, axes: set[int] | None = None, keep: Callable[[Joint], Any] | None = None
-) -> np.ndarray | None:
+    in1: Any, in2: Any, mode: str, axes: set[int] | None = None, keep: Callable[[Joint], Any] | None = None,
+    sums: bool = False,
+) -> np.ndarray | None:  # fmt: skip
     """`scipy.signal.fftconvolve`: summed, where that is fastest and all is finite.
 
     Args:
         keep: called with the joint transforms that arrays of these shapes and types go by, if they do.
+        sums: whether plans might sum.
     """
     arrays = _arrays(in1, in2, 32)
     if arrays is None or mode not in ("full", "same", "valid"):
@@ -113,13 +127,14 @@ def transformed(
         return None
     full = [n + k - 1 for n, k in inside]
     elements = math.prod(full) * math.prod(max(pair) for pair in others)
-    if not _is_whole(inside, others, elements, complexes):
+    alike = sums and not complexes and _are_alike_images(inside, elements)
+    if not alike and not _is_whole(inside, others, elements, complexes):
         return None
     crops = [_crop(mode, *pair) for pair in inside]
     wanted = [(crop.start, crop.stop - crop.start) for crop in crops]
     spread = y is not None  # as what has been summed is not finite
     y = transformed_whole(x, w, along, wanted, 1 if elements <= ONE_THREAD else -1)
-    if mode != "same" or not others:
+    if mode != "same" or all(n >= k for n, k in others):
         joint = None if spread or keep is None else joint_of_arrays(x, w, along, wanted)
         if keep is not None and joint is not None:
             keep(joint)
@@ -151,11 +166,12 @@ def _is_whole(
     if lines and complexes and _have_one_filter(inside[0], others):
         most = ALIKE_LINE if elements == sum(inside[0]) - 1 else ALIKE_LINES
         alike = elements <= most[complexes] and are_alike(inside, ALIKE_COMPLEX)
+        alike |= complexes == 2 and elements <= COMPLEX_LINES and are_alike(inside)
         return alike or sum(inside[0]) <= LINE_OF_COMPLEX[complexes]
     if len(inside) > 3:
         return elements <= MANY_AXES or are_alike(inside, ALIKE_COMPLEX_IMAGES)
     if elements <= (REAL_ELEMENTS, FEW_OF_BOTH[axes], COMPLEX_ELEMENTS[axes])[complexes]:
-        return True
+        return elements <= UNLIKE_ELEMENTS or are_alike(inside, UNLIKE)
     if complexes == 2:
         times = ALIKE_COMPLEX_IMAGES if len(inside) == 2 else ALIKE_COMPLEX
         return bool(others or not lines) and are_alike(inside, times)
@@ -163,6 +179,11 @@ def _is_whole(
         short = sum(inside[0]) <= SHORT_LINES and are_alike(inside, ALIKE_COMPLEX)
         return short or elements <= FEW_OF_LINES
     return not lines and elements >= ALIKE_ELEMENTS and are_alike(inside)
+
+
+def _are_alike_images(inside: list[tuple[int, int]], elements: int) -> bool:
+    """Whether small images are about as large, which plans would sum in more time than transforms take."""
+    return len(inside) == 2 and elements <= ALIKE_IMAGES and are_alike(inside, OF_IMAGES)
 
 
 def _have_one_filter(sizes: tuple[int, int], others: list[tuple[int, int]]) -> bool:
@@ -184,13 +205,13 @@ def _arrays(in1: Any, in2: Any, axes: int = 3) -> tuple[np.ndarray, np.ndarray] 
     return (in1, in2) if in1.size and in2.size and 0 < in1.ndim == in2.ndim <= axes else None
 
 
-def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
+def _summed(x: np.ndarray, w: np.ndarray, mode: str, direct: bool = False) -> np.ndarray | None:
     """The convolution by sums, where nothing is faster."""
     if x.ndim > 1:
         return _by_taps(x, w, mode)
     if mode == "valid" and abs(x.size - w.size) < DOTS and np.result_type(x, w).kind in "fc":
         return np.convolve(x, w, "valid")
-    if products_summed(x.shape, w.shape, mode) > _most_products(x, w):
+    if products_summed(x.shape, w.shape, mode) > _most_products(x, w, direct):
         return None
     if mode != "same" or x.size >= w.size:
         y: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # one of its modes
@@ -198,9 +219,11 @@ def _summed(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     return np.convolve(x, w)[_crop(mode, x.size, w.size)].copy()
 
 
-def _most_products(x: np.ndarray, w: np.ndarray) -> int:
-    """Up to which nothing is faster than NumPy's sums of two lines."""
+def _most_products(x: np.ndarray, w: np.ndarray, direct: bool) -> int:
+    """Up to which nothing is faster than NumPy's sums of two lines; transforms may be no choice."""
     kinds = x.dtype.kind + w.dtype.kind
+    if direct and kinds == "cc" and are_alike([(x.size, w.size)], ALIKE_DIRECT):
+        return DIRECT_PRODUCTS
     if "c" in kinds and kinds != "cc":
         return COMPLEX_BYTES // np.result_type(x, w).itemsize
     if x.size + w.size > LONGEST and not is_tiny_line(x, w):

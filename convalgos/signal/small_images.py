@@ -47,10 +47,12 @@ SCALED = 1 << 12  # elements from which on a single tap is NumPy's to multiply; 
 FEW = 1 << 12  # products of arrays that SciPy sums before ours has begun,
 FEW_OF_VOLUMES = 1 << 10  # and of those of more axes than two
 TINY = 3 << 13  # the same of images with borders; Zen 5
-FEW_HALVES = 1 << 9  # and of signals that give one of float16; Zen 5
+FEW_HALVES = 3 << 8  # and of signals that give one of float16; Zen 5
 FEW_SINGLE = 1 << 8  # elements side by side up to which none is worth another view of the arrays
 NARROW = 3 << 15  # products of rows of one vector by a column, beyond which transforms are faster; Zen 5
-LEFT_OUT = 2  # times as many taps as meet the image, from which on the others are left out; Sapphire Rapids
+# Times as many taps as meet the image, from which on the others are left out, where there are so many;
+# Sapphire Rapids, the second of Zen 5
+LEFT_OUT, WORTH_LEAVING = 2, 32
 FILLS = (int, float, complex)
 LARGEST_FILL = 1e30  # beyond the edges; larger ones and NaN are not laid there
 BOUNDARIES = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
@@ -264,7 +266,7 @@ def _bordered(
     if correlates and mode == "same":
         wanted = [(k // 2, n) for n, k in pairs]
     taps = None
-    if boundary == "fill" and not fill:
+    if boundary == "fill" and not fill and math.prod(w_shape) >= WORTH_LEAVING:
         spans = [  # of taps that meet the image
             (max(0, first + 1 - n), min(k, first + count))
             for (n, k), (first, count) in zip(pairs, wanted, strict=True)

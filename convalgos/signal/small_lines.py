@@ -181,6 +181,9 @@ def _with_state(
         return None if both is None else (both[0].T, both[1].T)
     if type(zi) is not np.ndarray or zi.ndim != x.ndim or zi.shape[axis] != k - 1 or not x.size:
         return None
+    if x.size == n < x.ndim * n and zi.size == k - 1:  # a single line
+        both = _with_state(b, a, x.reshape(n), 0, zi.reshape(k - 1))
+        return None if both is None else (both[0].reshape(x.shape), both[1].reshape(zi.shape))
     if (k == 1 and x.size > FEW_SCALED) or (common := _in_common(b, a, x, zi.dtype.char)) is None:
         return None
     y: np.ndarray | None = None
@@ -193,7 +196,8 @@ def _with_state(
     elif all(
         s in (1, t) for i, (s, t) in enumerate(zip(zi.shape, x.shape, strict=True)) if i != axis % x.ndim
     ):
-        y = by_longer_filter(common[1], common[0], axis % x.ndim, 0, n + k - 1)  # (..., n + k - 1, ...)
+        if x.size * k > TINY_PRODUCTS:
+            y = by_longer_filter(common[1], common[0], axis % x.ndim, 0, n + k - 1)  # (..., n + k - 1, ...)
         if y is None:
             y = _kept_lines(*common, axis, k - 1)
         if y is None and 1 < k <= min(TAPS, n):

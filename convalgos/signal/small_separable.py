@@ -45,10 +45,10 @@ def small_both_axes(function: Function) -> Function:
         """A call that is not known."""
         nonlocal calls, call, address
         if type(input) is type(hrow) is type(hcol) is np.ndarray and input.ndim == 2:
-            key = input.shape, input.dtype.char, hrow.size, hrow.dtype.char, hcol.size, hcol.dtype.char
-            few = input.size * (hrow.size + hcol.size) <= FEW and input.nbytes <= BYTES
-            few &= hcol.size <= input.shape[0] and hrow.size <= input.shape[1]  # else SciPy reads beyond
-            if few and is_first(key):
+            rows, columns, (height, width) = hrow.size, hcol.size, input.shape
+            few = input.size * (rows + columns) <= FEW and input.nbytes <= BYTES
+            few = few and columns <= height and rows <= width  # else SciPy reads beyond
+            if few and is_first((height, width, input.dtype.char, rows, columns)):
                 return scipy.signal.sepfir2d(input, hrow, hcol)
             if calls is None and not missing("llvmlite") and (compiled := filter_separable()) is not None:
                 with lock:
@@ -66,7 +66,7 @@ def small_both_axes(function: Function) -> Function:
                     calls.add(input, hrow, hcol, dtype, _is_narrow(input.shape, dtype))
                     if (y := call(address, input, hrow, hcol)) is not None:  # no thread took the slot since
                         return y
-            if few:
+            if few and (input.dtype.kind in "fc" or 8 * input.size <= BYTES):  # of the result, at most
                 return scipy.signal.sepfir2d(input, hrow, hcol)
         return function(input, hrow, hcol)
 

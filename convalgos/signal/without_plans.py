@@ -10,10 +10,12 @@ from convalgos.signal import short_signals
 from convalgos.signal.arrangements import sides_of
 from convalgos.signal.joint_transforms import Joint, joint_of_arrays
 from convalgos.signal.lines import long_signal
+from convalgos.signal.modes import longest_last
 from convalgos.signal.problems import TAPS_OF_COMPLEX, all_finite
 from convalgos.signal.window_sums import FEW_COMPLEX, few_complex
 
 FEW_OF_BOTH = 3 << 11  # elements of one complex and one real array whose transforms may be faster; Zen 5
+TURNED_COMPLEX = 1 << 14  # elements from which on complex numbers are not transformed whole; Zen 5
 
 
 def spreads_farther(x: np.ndarray, w: np.ndarray, mode: str) -> bool:
@@ -49,18 +51,24 @@ def without_plan(
     """Floats where sums of few taps, or whole complex transforms, are faster than any plan; else None."""
     if method == "fft":
         return short_signals.transformed(x, w, mode) if all_finite(x) and all_finite(w) else None
-    alike = short_signals.are_alike(zip(x.shape, w.shape, strict=True))
-    if x.dtype.kind == w.dtype.kind == "f":
+    kinds, pairs = x.dtype.kind + w.dtype.kind, list(zip(x.shape, w.shape, strict=True))
+    if kinds == "ff":
         if (y := long_signal(x, w, mode)) is not None:
             return y
-        whole = x.ndim > 1 and alike and mode != "valid"
+        whole = x.ndim > 1 and mode != "valid" and short_signals.are_alike(pairs, short_signals.OF_IMAGES)
     elif (y := few_complex(x, w, mode)) is not None:
         return y
     else:
-        whole = alike or x.dtype.kind == w.dtype.kind or max(x.size, w.size) <= FEW_OF_BOTH
+        whole = kinds == "cc" or max(x.size, w.size) <= FEW_OF_BOTH or short_signals.are_alike(pairs)
     if not whole or method != "auto" or not (all_finite(x) and all_finite(w)):
         return None
-    return short_signals.transformed(x, w, mode, None, keep)
+    return short_signals.transformed(x, w, mode, None, keep, sums=True)
+
+
+def order_of_transforms(x: np.ndarray, w: np.ndarray, mode: str) -> tuple[int, ...] | None:
+    """The order of axes in which plans transform two arrays faster; None where that is not worth a copy."""
+    are_real = x.dtype.kind != "c" != w.dtype.kind
+    return longest_last(x.shape, w.shape, mode) if are_real or max(x.size, w.size) >= TURNED_COMPLEX else None
 
 
 def convolved_axes(x: np.ndarray, w: np.ndarray, axes: set[int] | None = None) -> int:

@@ -39,7 +39,7 @@ TRANSPOSED = 3  # times the cost of moving planes, where they are transposed fro
 PLANE_ROW = 7e-9  # seconds that a row of a plane takes at least, there or back,
 TRANSPOSED_ROW = 2e-8  # and rows of channels that are transposed together; Sapphire Rapids
 PYTHON_CALL = 8e-6  # seconds of Python around a shared chunk, or around all
-SPECTRUM_CALL = 1e-4  # seconds to transform any filter,
+SPECTRUM_CALL = 6e-5  # seconds to transform any filter,
 SPECTRUM_RATE = 4e9  # and bytes of its spectrum in a second; Zen 5
 COMPARED_ON = Machine("Zen 5", 2, 64, 48 << 10, 1 << 20, 32 << 20, 5.2e11, 2.6e11, 4.6e10, 2.2e11, 1.3e-6)
 

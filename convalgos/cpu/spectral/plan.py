@@ -12,6 +12,7 @@ from convalgos.core.algorithm import Algorithm
 from convalgos.core.allocator import aligned_empty, aligned_zeros
 from convalgos.core.bound_run import BoundRun
 from convalgos.core.boundaries import source_indices
+from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.plan import QuickCall
 from convalgos.core.prepared_filter import FilterForm
 from convalgos.core.problem import ConvProblem
@@ -25,6 +26,7 @@ from convalgos.cpu.spectral.lengths import strides
 from convalgos.cpu.vectors import simd
 
 FILTER_CHUNK = 16 << 20  # bytes of planes that a filter's spectrum is made of at a time
+ONE_THREAD = 1 << 17  # bytes of such planes, up to which another thread helps no more than it costs; Zen 5
 
 
 class SpectraPlan(KernelPlan):
@@ -89,19 +91,10 @@ class SpectraPlan(KernelPlan):
         panel_bytes = filters * cut.channels * cut.plane_bytes
         at_once = min(len(planes), max(1, FILTER_CHUNK // panel_bytes))  # panels
         scratch = aligned_zeros(at_once * panel_bytes, np.uint8)
-        scale = np.array([1 / math.prod(cut.lengths)], w.dtype)
-        tasks = jit.thread_count()
-        record = np.zeros(1, spectral_kernels.CHUNK_ARGUMENTS)
-        values = self._transform_values() | {
-            "tasks": tasks, "scratch": scratch.ctypes.data, "bias": scale.ctypes.data, "run": 1, "blocks": 1,
-            "chunk_blocks": 1, "phases": 1, "phase_table": np.zeros(3, np.int64), "channels": cut.channels,
-            "panel_filters": filters, "vectors": cut.vectors, "x_c": math.prod(planes.shape[3:]),
-            "x_d": math.prod(planes.shape[4:]), "x_h": planes.shape[5], "x_w": 1,
-        }  # fmt: skip
-        for name, a in zip("dhw", cut.axes, strict=True):
-            values |= {f"size_{name}": a.taps, f"stride_{name}": 1, f"blocks_{name}": 1}
-        for name, value in values.items():
-            record[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+        tasks = 1 if scratch.nbytes <= ONE_THREAD else jit.thread_count()
+        record = self._filter_words.copy().view(spectral_kernels.CHUNK_ARGUMENTS)
+        record["tasks"], record["scratch"] = tasks, scratch.ctypes.data
+        record["transform"] = self._transform.forward
         for first in range(0, len(planes), at_once):
             part = planes[first : first + at_once]
             record["x"], record["w"] = part.ctypes.data, packed[first].ctypes.data
@@ -109,6 +102,29 @@ class SpectraPlan(KernelPlan):
             jit.launch(spectral_kernels.forward_chunk(size, lanes), record.ctypes.data, tasks)
             jit.launch(spectral_kernels.pack_spectra(size, lanes, cut.parts), record.ctypes.data, tasks)
         return packed
+
+    @cached_attribute
+    def _filter_words(self) -> np.ndarray:
+        """The record of the kernels that transform filters, but for memory and threads, as bytes.
+
+        NumPy copies records a field at a time.
+        """
+        cut, p = self._cut, self._cut.problem
+        taps = [a.taps for a in cut.axes]
+        self._filter_arrays = np.array([1 / math.prod(cut.lengths)], p.dtype), np.zeros(3, np.int64)
+        scale, phase_table = self._filter_arrays
+        values = self._transform_values() | {
+            "bias": scale.ctypes.data, "run": 1, "blocks": 1, "chunk_blocks": 1, "phases": 1,
+            "phase_table": phase_table.ctypes.data, "channels": cut.channels, "panel_filters": cut.tile[0],
+            "vectors": cut.vectors, "x_c": math.prod(taps), "x_d": math.prod(taps[1:]), "x_h": taps[2],
+            "x_w": 1,
+        }  # fmt: skip
+        for name, a in zip("dhw", cut.axes, strict=True):
+            values |= {f"size_{name}": a.taps, f"stride_{name}": 1, f"blocks_{name}": 1}
+        record = np.zeros(1, spectral_kernels.CHUNK_ARGUMENTS)
+        for name, value in values.items():
+            record[name] = value
+        return record.view(np.uint8)
 
     def run(
         self, x: np.ndarray, w: Any, bias: np.ndarray | None, activation: str | None, y: np.ndarray,
@@ -176,6 +192,8 @@ def planes_of_filter(cut: FftBlocking, w: np.ndarray) -> np.ndarray:
     """w (K, C/groups, T, R, S) as (groups * panels, filters of a panel, channels in phases, *taps)."""
     p, in_panel = cut.problem, cut.tile[0]
     taps = [a.taps for a in cut.axes]
+    if len(cut.phases) == 1 and cut.panels * in_panel == p.gemm_n and w[0, 0].size == math.prod(taps):
+        return np.ascontiguousarray(w).reshape(p.groups * cut.panels, in_panel, cut.channels, *taps)
     planes = np.zeros((p.groups, cut.panels * in_panel, len(cut.phases), p.w_shape[1], *taps), w.dtype)
     w = w.reshape(p.groups, p.gemm_n, *w.shape[1:])  # (g, K/g, C/g, T, R, S)
     for i, phase in enumerate(cut.phases):
