@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (CI installs
 from torch import nn  # noqa: E402
 
 import convalgos.torch  # noqa: E402
-from convalgos.network.torch_reader.memory_orders import as_seen, laid, order_of  # noqa: E402
+from convalgos.network.torch_reader.memory_orders import as_seen, by_order, order_in_memory  # noqa: E402
 
 LAST = torch.channels_last
 
@@ -121,7 +121,7 @@ class Half(nn.Module):
     ],
 )
 def test_orders(tensor, order):
-    assert order_of(tensor.shape, tensor.stride()) == order
+    assert order_in_memory(tensor.shape, tensor.stride()) == order
     if order is not None:
         assert tensor.permute(order).permute(as_seen(order)).stride() == tensor.stride()
-        assert laid(tensor.shape, order) == tensor.permute(order).shape
+        assert by_order(tensor.shape, order) == tensor.permute(order).shape

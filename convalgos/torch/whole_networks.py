@@ -20,7 +20,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.forks import renewed
 from convalgos.network.network import Network
 from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
-from convalgos.network.torch_reader.memory_orders import Order, order_of
+from convalgos.network.torch_reader.memory_orders import Order, order_in_memory
 from convalgos.network.torch_reader.returned import NO_TENSORS
 from convalgos.torch import threads
 from convalgos.torch.eager import ORDINARY, is_differentiated, is_idle, plain_values, quick_views
@@ -261,7 +261,7 @@ def _told(read: TorchGraph) -> str:
 
 def _orders_of(views: Sequence[np.ndarray]) -> tuple[Order | None, ...] | None:
     """In which orders arguments lie; None where all lie in that of their dimensions."""
-    orders = tuple(order_of(view.shape, view.strides) for view in views)
+    orders = tuple(order_in_memory(view.shape, view.strides) for view in views)
     return orders if any(orders) else None
 
 

@@ -48,6 +48,17 @@ def subtracted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     return t.emit("Sub", [other, _times(t, x, a["alpha"], own) if a["alpha"] != 1 else x])
 
 
+def product_added_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """An array and a number times the product of two others."""
+    own = t.result().dtype
+    factors = [t.cast(t.value(a[key]), own) for key in ("tensor1", "tensor2")]
+    shape = (a["tensor1"].meta["val"] * a["tensor2"].meta["val"]).shape
+    product = t.between("Mul", factors, shape, own)
+    if a["value"] != 1:
+        product = _times(t, product, a["value"], own)
+    return t.emit("Add", [t.cast(t.value(a["self"]), own), product])
+
+
 def compared_nodes(op: str, negated: bool = False) -> Translate:
     """Two operands as numbers of one type."""
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from convalgos.network.torch_reader.apart import copy_of, traced_alone, unchanged
 from convalgos.network.torch_reader.held_tensors import held_by, state_of, tensors_held
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
-from convalgos.network.torch_reader.memory_orders import Order, as_seen, give_laid, laid, take_laid
+from convalgos.network.torch_reader.memory_orders import Order, as_seen, by_order, give_laid, take_laid
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.returned import check_returned, flattened
 from convalgos.network.torch_reader.strided_reads import reads_by_strides
@@ -58,7 +58,7 @@ class Exported(NamedTuple):
     def shapes(self) -> dict[str, tuple[int | str, ...]]:
         """Of what the graph takes; a text where a size is open."""
         known = self.sizes.shapes.items()
-        return {name: laid(shape, order) for (name, shape), order in zip(known, self.taken, strict=True)}
+        return {name: by_order(shape, order) for (name, shape), order in zip(known, self.taken, strict=True)}
 
     def maker(self) -> Callable[[list[Tensor]], Any]:
         """A function that makes what the module returns of what the graph gives."""

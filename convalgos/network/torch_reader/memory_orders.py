@@ -19,19 +19,19 @@ Order = tuple[int, ...]  # the dimensions of a tensor, that of neighbours in mem
 PERMUTE = torch.ops.aten.permute.default
 
 
-def order_of(shape: Sequence[int], strides: Sequence[int]) -> Order | None:
+def order_in_memory(shape: Sequence[int], strides: Sequence[int]) -> Order | None:
     """In which order a tensor lies; None where that is the order of its dimensions, or it lies in none."""
     if 0 in shape or any(n > 1 and not step for n, step in zip(shape, strides, strict=True)):
         return None
     plain = tuple(range(len(shape)))
     for order in (plain, (*plain[:1], *plain[2:], *plain[1:2])):
-        steps = laid(strides, order)
+        steps = by_order(strides, order)
         if sorted(steps, reverse=True) == [*steps]:
             return None if order == plain else order
     return tuple(sorted(plain, key=lambda i: -strides[i]))
 
 
-def laid(of_dimensions: Sequence[Of], order: Order | None) -> tuple[Of, ...]:
+def by_order(of_dimensions: Sequence[Of], order: Order | None) -> tuple[Of, ...]:
     """What is given for each dimension, as it lies."""
     return tuple(of_dimensions) if order is None else tuple(of_dimensions[i] for i in order)
 
@@ -81,11 +81,11 @@ def _order_given(node: Any) -> Order | None:
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
         return None
     shape, strides = (tuple(map(size_tried, of)) for of in (tensor.shape, tensor.stride()))
-    order = order_of(shape, strides)
+    order = order_in_memory(shape, strides)
     if order is None:
         return None
     step = 1
-    for n, stride in zip(reversed(laid(shape, order)), reversed(laid(strides, order)), strict=True):
+    for n, stride in zip(reversed(by_order(shape, order)), reversed(by_order(strides, order)), strict=True):
         if n > 1 and stride != step:
             return None
         step *= n

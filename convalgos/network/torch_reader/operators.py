@@ -31,6 +31,7 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.sub.Scalar: elementwise.arithmetic_nodes("Sub"),
     ATEN.subtract.Tensor: elementwise.arithmetic_nodes("Sub"),
     ATEN.rsub.Scalar: elementwise.subtracted_nodes,
+    ATEN.addcmul.default: elementwise.product_added_nodes,
     ATEN.mul.Tensor: elementwise.arithmetic_nodes("Mul"),
     ATEN.mul.Scalar: elementwise.arithmetic_nodes("Mul"),
     ATEN.multiply.Tensor: elementwise.arithmetic_nodes("Mul"),
