@@ -9,7 +9,7 @@ from convalgos.torch.sampled_memory import SampledMemory
 
 
 def arrays(*types):
-    made = [np.arange(n * 6, dtype=t).reshape(n, 3, 2) for n, t in enumerate(types, 1)]
+    made = [np.arange(n * 6).astype(t).reshape(n, 3, 2) for n, t in enumerate(types, 1)]
     return [*made, made[0][0, 0, 0, ...], np.zeros((40, 50), "f4").T, np.ones((9, 8), "f4")[::2, ::3]]
 
 

@@ -162,6 +162,16 @@ def clip_nodes(low: str, high: str) -> Translate:
     return activated_nodes(of)
 
 
+def clamped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """Between tensors that are numbers, and known."""
+    ends = {key: t.number_or_array(a[key]) for key in ("min", "max") if a.get(key) is not None}
+    for key, end in ends.items():
+        if end is None or end.size != 1 or end.ndim > len(t.shape(t.value(a["self"]))):
+            raise Left("clips to ends that are computed")
+        a = {**a, key: end.item()}
+    return clip_nodes("min", "max")(t, node, a)
+
+
 def prelu_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     slopes = t.number_or_array(a["weight"])
     if slopes is None:

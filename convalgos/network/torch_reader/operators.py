@@ -103,6 +103,7 @@ ELEMENTWISE: dict[Any, Translate] = {
     ATEN.prelu.default: elementwise.prelu_nodes,
     ATEN.hardtanh.default: elementwise.clip_nodes("min_val", "max_val"),
     ATEN.clamp.default: elementwise.clip_nodes("min", "max"),
+    ATEN.clamp.Tensor: elementwise.clamped_nodes,
     ATEN.clamp_min.default: elementwise.clip_nodes("min", "max"),
     ATEN.clamp_max.default: elementwise.clip_nodes("min", "max"),
     ATEN.clip.default: elementwise.clip_nodes("min", "max"),
