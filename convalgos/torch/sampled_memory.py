@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +26,13 @@ class SampledMemory:
         self._arrays = arrays
         samples = [flat[:: max(1, flat.size // SAMPLES)] for flat in map(_elements, arrays)]
         of_words = all(s.itemsize % WORD == s.ctypes.data % WORD == 0 for s in samples)
-        unit = np.dtype(np.uint32 if of_words else np.uint8)
+        unit: np.dtype[Any] = np.dtype(np.uint32 if of_words else np.uint8)
         addresses = np.concatenate([_addresses(s, unit.itemsize) for s in samples] or [np.zeros(0, int)])
         first = int(addresses.min(initial=np.iinfo(addresses.dtype).max))
         self._places = (addresses - first) // unit.itemsize
         count = int(self._places.max(initial=-1)) + 1
         span = (ctypes.c_uint8 * (count * unit.itemsize)).from_address(first if count else 0)
-        self._memory = np.frombuffer(span, unit)
+        self._memory = np.ctypeslib.as_array(span).view(unit)
         self._told = self._now()
 
     def is_as_it_was(self) -> bool:
@@ -39,7 +40,8 @@ class SampledMemory:
         return self._now() == self._told
 
     def _now(self) -> bytes:
-        return self._memory.take(self._places).tobytes()
+        now: np.ndarray = self._memory.take(self._places)
+        return now.tobytes()
 
 
 def _elements(values: np.ndarray) -> np.ndarray:

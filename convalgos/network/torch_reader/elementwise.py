@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,7 @@ def clip_nodes(low: str, high: str) -> Translate:
     return activated_nodes(of)
 
 
-def clamped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+def clamped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | Sequence[Value]:
     """Between tensors that are numbers, and known."""
     ends = {key: t.number_or_array(a[key]) for key in ("min", "max") if a.get(key) is not None}
     for key, end in ends.items():

@@ -52,7 +52,7 @@ class Exported(NamedTuple):
     sizes: OpenSizes  # of the inputs
     by_strides: bool  # whether it goes by how these lie in memory: the elements of each in order
     taken: Sequence[Order | None]  # how tensors lie of which the graph takes views,
-    given: Sequence[Order | None]  # or gives them
+    given: Sequence[Order | None]  # or gives them; empty where it gives none
 
     @property
     def shapes(self) -> dict[str, tuple[int | str, ...]]:
@@ -194,7 +194,7 @@ def export_module(
     sizes = open_sizes_of(program, graph)
     taken = [None] * len(tensors) if orders is None else orders
     take_laid(graph, taken)
-    given = [None] * len(graph.graph.output_node().args[0]) if orders is None else give_laid(graph)
+    given = () if orders is None else give_laid(graph)
     return Exported(graph, flat.outputs.leaves, flat.outputs.spec, sizes, by_strides, taken, given)
 
 
