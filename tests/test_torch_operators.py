@@ -40,6 +40,8 @@ def own(module, *inputs, error=1e-5):
     [
         lambda x: x - 2 * x.abs(), lambda x: torch.sub(x, x.square(), alpha=0.5),
         lambda x: torch.rsub(x, 2, alpha=3), lambda x: x / (x.abs() + 1),
+        lambda x: x.clamp(torch.tensor(-0.3), torch.tensor([[0.4]])), lambda x: x.clamp(max=torch.tensor(1)),
+        lambda x: torch.addcmul(x, x.abs(), x[..., :1], value=-2), lambda x: torch.addcmul(x[:1], x, x),
         lambda x: (x**2 + 1).sqrt() + (x**2 + 2).rsqrt() + (x.exp() + 1).log(),
         lambda x: torch.maximum(x, -x) * torch.minimum(x, x.neg()),
         lambda x: 1 / (x.exp() + x.reciprocal() ** 2), lambda x: torch.where(x > 0.2, x, 0.5 * x),

@@ -124,7 +124,7 @@ def test_wrong_values_do_not_leave_the_next_ones_to_torch(monkeypatch):
     model, x = Choosy().eval(), torch.randn(2, 3, 8, 8)
     frozen = ct.freeze(model, x)
 
-    def refuse(self, views):
+    def refuse(self, views, plain):
         raise ValueError("in a region")
 
     with monkeypatch.context() as patch:

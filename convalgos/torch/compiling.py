@@ -13,18 +13,17 @@ from functools import partial
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.backends import registry
 
 from convalgos.torch.eager import plain_values
+from convalgos.torch.sampled_memory import SampledMemory
 from convalgos.torch.shared_memory import PartedGraph, part_views
 from convalgos.torch.whole_networks import WholeNetwork
 
 NAME = "convalgos"
 CHANGES = 2  # calls in a row in which a parameter or buffer is another one: then it is no constant
-SAMPLES = 8  # elements of a parameter that are compared in each call, at least
 VERSION = attrgetter("_version")
 LOG = logging.getLogger("convalgos.torch")
 OF_ITS_OWN = ("get_attr", "call_module")  # nodes by which a graph is more than its code
@@ -74,11 +73,7 @@ class _Fixed:
         held = [(t, values) for t in tensors if (values := plain_values(t)) is not None and values.size]
         self._tensors, self._plain = tensors, [tensor for tensor, _ in held]
         self._told = self._now()
-        samples: dict[np.dtype, list[np.ndarray]] = {}  # views, of one type to be copied at once
-        for _, values in held:
-            flat = _elements(values)
-            samples.setdefault(flat.dtype, []).append(flat[:: max(1, flat.size // SAMPLES)])
-        self._samples = [(views, np.concatenate(views).tobytes()) for views in samples.values()]
+        self._sampled = SampledMemory([values for _, values in held])
 
     def are(self, tensors: Sequence[Any]) -> bool:
         """Whether others are the same, as they were."""
@@ -86,7 +81,7 @@ class _Fixed:
             return False
         if self._now() != self._told:
             return False
-        return all(np.concatenate(views).tobytes() == sampled for views, sampled in self._samples)
+        return self._sampled.is_as_it_was()
 
     def others(self, tensors: Sequence[Any]) -> list[int]:
         """The places of those that are other tensors, or that somebody wrote to."""
@@ -95,14 +90,6 @@ class _Fixed:
 
     def _now(self) -> tuple[list[int], list[int]]:
         return [*map(VERSION, self._tensors)], [*map(Tensor.data_ptr, self._plain)]
-
-
-def _elements(values: np.ndarray) -> np.ndarray:
-    """A flat view of an array: of all its elements where they lie side by side, else of some."""
-    values = values.transpose(np.argsort(values.strides)[::-1])
-    while not np.may_share_memory(flat := values.reshape(-1), values):
-        values = values[..., 0]
-    return flat
 
 
 class _Binding(NamedTuple):

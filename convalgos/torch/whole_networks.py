@@ -19,6 +19,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.forks import renewed
 from convalgos.network.network import Network
 from convalgos.network.torch_reader.graph import TorchGraph, graph_of_module
+from convalgos.network.torch_reader.memory_orders import Order, order_in_memory
 from convalgos.network.torch_reader.returned import NO_TENSORS
 from convalgos.torch import threads
 from convalgos.torch.eager import ORDINARY, is_differentiated, is_idle, plain_values, quick_views
@@ -40,7 +41,7 @@ class ReadNetwork(NamedTuple):
 
     network: Network
     read: TorchGraph
-    kind: Any  # of the arguments: those that are no tensors, and the types of those that are
+    kind: Any  # of the arguments: those that are no tensors, and the order and types of those that are
     shapes: tuple[Shape, ...]  # of the tensors that it was read for
     free: tuple[frozenset[int], ...]  # dimensions of each whose sizes are open
     returned: Callable[[list[Tensor]], Any]  # what the module returns, of the tensors in it
@@ -53,16 +54,26 @@ class ReadNetwork(NamedTuple):
         """Whether it holds for such arguments."""
         return kind == self.kind and self.read.exported.sizes.takes(shapes)
 
-    def run(self, views: Sequence[np.ndarray]) -> Any:
-        """What the module returns for arguments of these numbers, of shapes for which it holds."""
+    def run(self, views: Sequence[np.ndarray], plain: bool) -> Any:
+        """What the module returns for arguments of these numbers, of shapes for which it holds.
+
+        Args:
+            plain: whether the last axes of all are those of neighbours in memory, without gaps.
+        """
         threads.share()
-        for view in views:
-            if not view.flags.carray:
-                if self.read.exported.by_strides:
-                    raise ValueError(BY_STRIDES)
-                views = self.network.checked(dict(zip(self.network.graph.inputs, views, strict=True)))
-                break
+        if not plain:
+            views = self._laid(views)
         return self.returned([*map(from_numpy, self.network.run(views))])
+
+    def _laid(self, views: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """What the network takes; copies where there are gaps."""
+        taken = zip(views, self.read.exported.taken, strict=True)
+        views = [view if order is None else view.transpose(order) for view, order in taken]
+        if all(view.flags.carray for view in views):
+            return views
+        if self.read.exported.by_strides:
+            raise ValueError(BY_STRIDES)
+        return self.network.checked(dict(zip(self.network.graph.inputs, views, strict=True)))
 
     def freed(self, shapes: Sequence[Shape]) -> tuple[frozenset[int], ...] | None:
         """The dimensions that have to be open for it to hold for other sizes; None for other dimensions."""
@@ -119,11 +130,13 @@ class WholeNetwork:
         views = quick_views(tensors) or _views_of(tensors)
         if isinstance(views, str):
             return self.leave(views, arguments, keywords)
-        key = ((others, *[v.dtype for v in views]), *[v.shape for v in views])
+        plain = False not in [v.flags.carray for v in views]
+        orders = None if plain else _orders_of(views)
+        key = ((others, orders, *[v.dtype for v in views]), *[v.shape for v in views])
         found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
         if isinstance(found, ReadNetwork):
             try:
-                return found.run(views)
+                return found.run(views, plain)
             except (ValueError, RuntimeError, Unsupported) as error:  # of a region of torch: sizes are new
                 outputs = self.leave(str(error), arguments, keywords)  # which raises where a value is wrong
                 self._by_shapes[key] = str(error)
@@ -163,6 +176,7 @@ class WholeNetwork:
         self, key: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tensors: Sequence[Tensor]
     ) -> ReadNetwork | str | None:
         kind, *shapes = key
+        orders = kind[1] or (None,) * len(shapes)
         for known in self.networks:
             if known.takes(shapes, kind):
                 return known
@@ -176,7 +190,7 @@ class WholeNetwork:
             began = time.monotonic()
             limits = (free, self._patience()) if any(free) else ()
             try:
-                read = graph_of_module(self.module, arguments, keywords, *limits)
+                read = graph_of_module(self.module, arguments, keywords, *limits, orders=orders)
                 found = ReadNetwork(Network(read.graph), read, kind, shapes, free, read.exported.maker())
                 if found.takes(shapes, kind):
                     if not found.is_open:
@@ -242,6 +256,12 @@ def _told(read: TorchGraph) -> str:
     lines = [f"{count - len(read.left)} of {count} operators are computed by convalgos"]
     lines += [f"  left {n} times: {why}" for why, n in Counter(read.left.values()).items()]
     return "\n".join(lines)
+
+
+def _orders_of(views: Sequence[np.ndarray]) -> tuple[Order | None, ...] | None:
+    """In which orders arguments lie; None where all lie in that of their dimensions."""
+    orders = tuple(order_in_memory(view.shape, view.strides) for view in views)
+    return orders if any(orders) else None
 
 
 def _views_of(tensors: Sequence[Tensor]) -> Sequence[np.ndarray] | str:

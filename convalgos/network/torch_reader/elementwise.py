@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,17 @@ def subtracted_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
     own = t.result().dtype
     x, other = _operands(t, a, own)
     return t.emit("Sub", [other, _times(t, x, a["alpha"], own) if a["alpha"] != 1 else x])
+
+
+def product_added_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:
+    """An array and a number times the product of two others."""
+    own = t.result().dtype
+    factors = [t.cast(t.value(a[key]), own) for key in ("tensor1", "tensor2")]
+    shape = (a["tensor1"].meta["val"] * a["tensor2"].meta["val"]).shape
+    product = t.between("Mul", factors, shape, own)
+    if a["value"] != 1:
+        product = _times(t, product, a["value"], own)
+    return t.emit("Add", [t.cast(t.value(a["self"]), own), product])
 
 
 def compared_nodes(op: str, negated: bool = False) -> Translate:
@@ -149,6 +160,16 @@ def clip_nodes(low: str, high: str) -> Translate:
         return Activation("clip", least, most)
 
     return activated_nodes(of)
+
+
+def clamped_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value | Sequence[Value]:
+    """Between tensors that are numbers, and known."""
+    ends = {key: t.number_or_array(a[key]) for key in ("min", "max") if a.get(key) is not None}
+    for key, end in ends.items():
+        if end is None or end.size != 1 or end.ndim > len(t.shape(t.value(a["self"]))):
+            raise Left("clips to ends that are computed")
+        a = {**a, key: end.item()}
+    return clip_nodes("min", "max")(t, node, a)
 
 
 def prelu_nodes(t: Translation, node: fx.Node, a: Arguments) -> Value:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from convalgos.network.torch_reader.apart import copy_of, traced_alone, unchanged
 from convalgos.network.torch_reader.held_tensors import held_by, state_of, tensors_held
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
+from convalgos.network.torch_reader.memory_orders import Order, as_seen, by_order, give_laid, take_laid
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.returned import check_returned, flattened
 from convalgos.network.torch_reader.strided_reads import reads_by_strides
@@ -50,8 +51,25 @@ class Exported(NamedTuple):
     out_spec: Any  # how they make up what it returns
     sizes: OpenSizes  # of the inputs
     by_strides: bool  # whether it goes by how these lie in memory: the elements of each in order
+    taken: Sequence[Order | None]  # how tensors lie of which the graph takes views,
+    given: Sequence[Order | None]  # or gives them; empty where it gives none
+
+    @property
+    def shapes(self) -> dict[str, tuple[int | str, ...]]:
+        """Of what the graph takes; a text where a size is open."""
+        known = self.sizes.shapes.items()
+        return {name: by_order(shape, order) for (name, shape), order in zip(known, self.taken, strict=True)}
 
     def maker(self) -> Callable[[list[Tensor]], Any]:
+        """A function that makes what the module returns of what the graph gives."""
+        made, seen = self._structured(), [order and as_seen(order) for order in self.given]
+        if not any(seen):
+            return made
+        return lambda tensors: made(
+            [t if order is None else t.permute(order) for t, order in zip(tensors, seen, strict=True)]
+        )
+
+    def _structured(self) -> Callable[[list[Tensor]], Any]:
         """A function that makes what the module returns of the tensors in it."""
         spec = self.out_spec
         if all(leaf is TENSOR for leaf in self.leaves):
@@ -123,6 +141,7 @@ class _Deadline(TorchFunctionMode):
 def export_module(
     module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any],
     free: Sequence[Collection[int]] | None = None, seconds: float = math.inf,
+    orders: Sequence[Order | None] | None = None,
 ) -> Exported:  # fmt: skip
     """The graph of a module.
 
@@ -130,6 +149,8 @@ def export_module(
         free: the dimensions of each tensor among the arguments whose sizes are open, not those of the
             arguments; such a graph takes several times as long.
         seconds: after which tracing ends.
+        orders: how the tensors among the arguments lie of which the graph is to take views in order; it gives
+            such of what lies otherwise in torch. By default it takes and gives the tensors.
 
     Raises:
         ValueError: it cannot be exported; says why.
@@ -171,7 +192,10 @@ def export_module(
         told = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{type(module).__name__} cannot be exported by torch.export: {told}") from None
     sizes = open_sizes_of(program, graph)
-    return Exported(graph, flat.outputs.leaves, flat.outputs.spec, sizes, by_strides)
+    taken = [None] * len(tensors) if orders is None else orders
+    take_laid(graph, taken)
+    given = () if orders is None else give_laid(graph)
+    return Exported(graph, flat.outputs.leaves, flat.outputs.spec, sizes, by_strides, taken, given)
 
 
 def _graph_of(program: torch.export.ExportedProgram) -> fx.GraphModule:

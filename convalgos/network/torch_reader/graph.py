@@ -22,6 +22,7 @@ from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import graph_with
 from convalgos.network.onnx_reader.model import OnnxNode
 from convalgos.network.torch_reader.export import Exported, any_sizes, export_module
+from convalgos.network.torch_reader.memory_orders import Order
 from convalgos.network.torch_reader.operators import OPERATORS
 from convalgos.network.torch_reader.region import TorchRegion
 from convalgos.network.torch_reader.translation import TORCH, Translation, operator_name, tensors_read
@@ -63,19 +64,20 @@ def from_torch(module: nn.Module, *example: Any, any_size: bool = False) -> Netw
 def graph_of_module(
     module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any],
     free: Sequence[Collection[int]] | None = None, seconds: float = math.inf,
+    orders: Sequence[Order | None] | None = None,
 ) -> TorchGraph:  # fmt: skip
     """The graph of a module, fused; see `from_torch` and `export_module`."""
     if module.training:
         raise ValueError("module is in training: call module.eval() first")
     with torch.no_grad():
-        exported = export_module(module, arguments, keywords, free, seconds)
+        exported = export_module(module, arguments, keywords, free, seconds, orders)
         left: dict[fx.Node, str] = {}
         reader = _Reader(exported.graph, left)
         while (graph := reader.graph()) is None:
             reader = _Reader(exported.graph, left)
     _check_types(graph)
     _check_sizes(graph)
-    graph = replace(graph, shapes={name: exported.sizes.shapes[name] for name in graph.inputs})
+    graph = replace(graph, shapes={name: exported.shapes[name] for name in graph.inputs})
     return TorchGraph(graph, exported, {node.name: why for node, why in left.items()})
 
 

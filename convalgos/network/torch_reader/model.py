@@ -58,7 +58,7 @@ class TorchModel(OnnxModel):
     @cached_attribute
     def _types_tried(self) -> dict[str, ValueType]:
         """For some sizes: those that the graph was made of, and no two that it leaves open are equal."""
-        return {name: _type(name, v, _tried) for name, v in self._values.items()}
+        return {name: _type(name, v, size_tried) for name, v in self._values.items()}
 
     @cached_attribute
     def _of_any_batch(self) -> dict[str, tuple[int | None, ...]]:
@@ -77,8 +77,10 @@ class TorchModel(OnnxModel):
         return OnnxNode("Identity", name, [known], [name], {}, ())
 
 
-def _tried(size: Any) -> int:
-    """A size that is open, for one value of each of the symbols in it."""
+def size_tried(size: Any) -> int:
+    """A size, where it is open for one value of each of the symbols in it."""
+    if type(size) is int:
+        return size
     expression, known = size.node.expr, size.node.shape_env
     hint = getattr(known, "optimization_hint", None) or known.size_hint  # the name before torch 2.13
     symbols = sorted(expression.free_symbols, key=str)
