@@ -13,31 +13,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from convalgos.cpu.filtering.line_elements import DOUBLE, FLOAT, loaded
 from convalgos.cpu.runtime import jit
 from convalgos.cpu.vectors import simd
 from convalgos.cpu.vectors.blocks import loop_blocks
 from convalgos.cpu.vectors.lanes import load_lanes, store_lanes
-from convalgos.cpu.vectors.simd import Value, Vec
+from convalgos.cpu.vectors.simd import Value, Vec, carray, pointer
 
 FUSED, IN_ORDER, SYMMETRIC, ANTISYMMETRIC = range(4)  # sums: of fused products, or in SciPy's order
 ROWS = 4  # sums at a time of neighbouring lines, which share most of their taps
+SHIFTED = 0  # in the place of their number: of one line with itself, shifted by each tap
 WIDE, NARROW = 8, 4  # vectors at a time, in the middle and at the end of a line
 HELD = 2  # vectors at a time of lines that stay in registers
 SHORT = 32  # bytes of vectors that have too few registers for that; Zen 5
+MOVED = 2  # vectors that a line is shifted by, from which on vectors that are loaded meet several taps; Zen 5
 
 
 @jit.specialise
 def sum_lines(ORDER: int, SIZE: int, LANES: int) -> jit.Kernel:
-    """The sums of `many` neighbouring lines, 1 or `ROWS`: y[r][i] = sum_t w[t] * lines[r + t][i]."""
+    """The sums of `many` neighbouring lines, 1, `ROWS` or `SHIFTED`: y[r][i] = sum_t w[t] * lines[r + t][i].
+
+    Those of `SHIFTED` are one, and in any order.
+    """
 
     def sum_lines(table: int, weights: int, taps: int, count: int, y: int, y_step: int, many: int) -> None:
+        lines = carray(pointer(table), taps, np.int64)
+        apart = max(1, lines[min(1, taps - 1)] - lines[0])  # bytes
+        period = SIZE * LANES // apart  # taps that a line is shifted by for a whole vector
+        shared = many == SHIFTED and count >= WIDE * LANES and taps >= MOVED * period
         if ORDER == FUSED and many == ROWS:
             weighted_rows(SIZE, LANES, table, weights, taps, count, y, y_step)
+        elif ORDER == FUSED and SIZE * LANES > SHORT and shared and period * apart == SIZE * LANES:
+            weighted_shifts(SIZE, LANES, lines[0], apart // SIZE, period, weights, taps, count, y)
         elif ORDER != FUSED and many == ROWS and SIZE * LANES > SHORT:
             ordered_rows(SIZE, LANES, ORDER, table, weights, taps, count, y, y_step)
         else:
-            for r in range(many):
+            for r in range(max(1, many)):
                 weighted_line(
                     SIZE, LANES, ORDER, FLOAT if SIZE == 4 else DOUBLE, table + 8 * r, weights, taps, count,
                     y + r * y_step,
@@ -167,6 +180,36 @@ def shared_sums(
     for j in range(many - 1):
         meet(v.iadd(taps, j), range(j + 1, many))
     return totals
+
+
+@simd.emitter
+def weighted_shifts(
+    v: Vec, line: Value, apart: Value, period: Value, weights: Value, taps: Value, count: Value, y: Value
+) -> None:  # fmt: skip
+    """y[i] = sum_t w[t] * line[i + t * apart], for at least `WIDE` vectors.
+
+    `period` taps further, a sum needs the vector that its neighbour has needed: vectors that lie across
+    lines of the cache are loaded once for all those taps.
+    """
+    w, out, begin = v.pointer(weights), v.pointer(y), v.pointer(line)
+    step = WIDE * v.lanes
+    with v.loop(v.idiv(v.iadd(count, step - 1), step)) as i:
+        at = v.imin(v.imul(i, step), v.isub(count, step))  # the last ones meet those before
+        totals = [v.register(v.zero()) for _ in range(WIDE)]
+        with v.loop(period) as first:
+            place = v.iadd(at, v.imul(first, apart))
+            held = [v.register(v.load(begin, v.iadd(place, m * v.lanes))) for m in range(WIDE - 1)]
+            last = v.iadd(place, (WIDE - 1) * v.lanes)
+            turns = v.idiv(v.iadd(v.isub(taps, first), v.isub(period, 1)), period)
+            with v.loop(turns) as turn:
+                scale = v.broadcast(w, v.iadd(first, v.imul(turn, period)))
+                values = [x.value for x in held] + [v.load(begin, v.iadd(last, v.imul(turn, v.lanes)))]
+                for total, x in zip(totals, values, strict=True):
+                    total.set(v.fma(x, scale, total.value))
+                for register, x in zip(held, values[1:], strict=True):
+                    register.set(x)
+        for m, total in enumerate(totals):
+            v.store(total.value, out, v.iadd(at, m * v.lanes))
 
 
 @simd.emitter

@@ -21,7 +21,7 @@ from convalgos.cpu.filtering.line_drivers import FIELDS
 from convalgos.cpu.filtering.line_elements import KINDS
 from convalgos.cpu.filtering.line_passes import UNITS, LinePass
 from convalgos.cpu.filtering.line_steps import CLOSE, DIGITS, LineStep, way_of_sums
-from convalgos.cpu.filtering.line_sums import FUSED, ROWS, sum_lines
+from convalgos.cpu.filtering.line_sums import FUSED, ROWS, SHIFTED, sum_lines
 from convalgos.cpu.filtering.outer_products import line_factors
 from convalgos.cpu.filtering.settling import settle_window, window_table
 from convalgos.cpu.runtime import jit
@@ -111,7 +111,7 @@ def windows_share(SIZE: int) -> jit.Kernel:
                     for t in range(a.row_taps):
                         shifted[t] = lines + r * a.line_bytes + t * a.after * SIZE
                     shifts = scratch + a.shifted_at
-                    call(a.row_sums, (shifts, a.row_weights, a.row_taps, count, sums, 0, 1))
+                    call(a.row_sums, (shifts, a.row_weights, a.row_taps, count, sums, 0, SHIFTED))
                     y = a.y + ((o * a.rows + i + r) * a.line + left * a.after) * a.y_bytes
                     taps = a.taps * a.row_taps
                     call(
@@ -202,7 +202,8 @@ class SettledWindow(LinePass):
         width = (f["chunk"] + f["row_taps"]) * f["after"]
         f["filling"] = self._filled(along.fill, width, tables)
         parts = f["outer"] * f["chunks"]
-        f["bands"] = max(1, min(f["rows"] // max(ROWS, f["taps"] // 2), -(-UNITS * threads // parts)))
+        bands = max(1, min(f["rows"] // max(ROWS, f["taps"] // 2), -(-UNITS * threads // parts)))
+        f["bands"] = bands - bands % threads if parts == 1 and bands > threads else bands
         f["tasks"] = min(threads * UNITS, parts * f["bands"]) if threads > 1 else 1
         self._scratch(f, f["rows"] + f["taps"], width)
         f["border_bytes"] = f["row_low"] * f["after"] * self.size
