@@ -102,3 +102,22 @@ def test_pictures_are_scaled_and_normalised(model, tmp_path):
     assert x.shape == (2, 3, 8, 6) and np.abs(x).max() < 0.02
     with pytest.raises(ValueError, match="not one picture"):
         network_inputs.image_input(path, {"x": (2, 1, 8, 6)})
+    (x,) = network_inputs.image_input(path, {"x": (2, 8, 6, 3)}).values()
+    assert x.shape == (2, 8, 6, 3) and np.abs(x).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [
+        (("n", "h", "w", 3), (2, 20, 30, 3)),  # as TensorFlow has pictures
+        (("n", 3, "h", "w"), (2, 3, 20, 30)),
+        (("n", "c", "h", "w"), (2, 1, 20, 30)),
+        (("n", 8, 9, 3), (2, 8, 9, 3)),
+    ],
+)
+def test_open_sizes_are_those_of_pixels(declared, shape):
+    from convalgos.network.graph import NetworkGraph
+    from convalgos.tools.bench import network_inputs
+
+    graph = NetworkGraph(("x",), ("x",), (), {"x": declared})
+    assert network_inputs.input_shapes(graph, 2, (20, 30)) == {"x": shape}
