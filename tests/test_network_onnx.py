@@ -617,6 +617,20 @@ def test_an_activation_behind_views_becomes_part_of_the_convolution():
     assert [type(s) for s in net.graph.steps if not isinstance(s, View)] == [Convolution]
 
 
+def test_the_bias_of_a_layer_of_lines_becomes_part_of_it_behind_a_squeeze():
+    """TensorFlow has lines as maps of one row, and adds the bias, a norm, and an activation to lines."""
+    b = Builder(("n", 4, 1, "t"))
+    lines = b.node("Squeeze", b.conv(c=4, k=6, size=1), np.array([2]))
+    shifted = b.node("Relu", b.node("Add", b.node("Mul", lines, numbers((6, 1))), numbers((1, 6, 1))))
+    across = b.node("Add", b.node("Reshape", b.conv(c=4, k=6, size=1), np.array([0, 3, -1])), numbers((3, 1)))
+    model = b.model(shifted, across)  # the second joins channels, which have no bias of their own then
+    for n, t in ((2, 9), (3, 7)):
+        net = check(model, numbers((n, 4, 1, t)))
+    steps = [type(s) for s in net.graph.steps if not isinstance(s, View)]
+    assert sorted(s.__name__ for s in steps) == ["Convolution", "Convolution", "Elementwise"]
+    assert sum(isinstance(s, Convolution) and s.activation is not None for s in net.graph.steps) == 1
+
+
 def test_a_cast_to_the_own_type_is_none():
     """Between layers, behind an input, and as an output; one to another type is still there."""
     b = Builder(("n", 8, 5, 7))

@@ -102,3 +102,47 @@ def test_pictures_are_scaled_and_normalised(model, tmp_path):
     assert x.shape == (2, 3, 8, 6) and np.abs(x).max() < 0.02
     with pytest.raises(ValueError, match="not one picture"):
         network_inputs.image_input(path, {"x": (2, 1, 8, 6)})
+    (x,) = network_inputs.image_input(path, {"x": (2, 8, 6, 3)}).values()
+    assert x.shape == (2, 8, 6, 3) and np.abs(x).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [
+        (("n", "h", "w", 3), (2, 20, 30, 3)),  # as TensorFlow has pictures
+        (("n", 3, "h", "w"), (2, 3, 20, 30)),
+        (("n", "c", "h", "w"), (2, 1, 20, 30)),
+        (("n", 8, 9, 3), (2, 8, 9, 3)),
+    ],
+)
+def test_open_sizes_are_those_of_pixels(declared, shape):
+    from convalgos.network.graph import NetworkGraph
+    from convalgos.tools.bench import network_inputs
+
+    graph = NetworkGraph(("x",), ("x",), (), {"x": declared})
+    assert network_inputs.input_shapes(graph, 2, (20, 30)) == {"x": shape}
+
+
+def test_networks_in_stages_run_and_tell_what_is_not_in_the_table(tmp_path):
+    w = numpy_helper.from_array(np.ones((4, 3, 3, 3), "f4"), "w")
+    m = numpy_helper.from_array(np.ones((4, 8), "f4"), "m")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "first"),
+        helper.make_node("NonZero", ["c"], ["i"], "places"),
+        helper.make_node("Cast", ["i"], ["f"], "floats", to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["f"], ["t"], "rows", perm=[1, 0]),
+        helper.make_node("MatMul", ["t", "m"], ["y"], "last"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 9])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], [w, m])
+    path, told = tmp_path / "places.onnx", tmp_path / "run.json"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    output = run("run", path, "--rounds", "1", "--peers", "onnxruntime", "--json", told).output
+    found = json.loads(told.read_text())
+    (opening,) = found["opens"]
+    assert f"not in the table, as they tell sizes of later steps: {opening}" in " ".join(output.split())
+    steps = {step["name"]: step for step in found["network"]["steps"]}
+    assert opening not in steps and steps["first"]["measured_s"] > 0 and steps["last"]["measured_s"] > 0
+    assert [times["name"] for times in found["times"]] == ["convalgos", "onnxruntime"]
+    assert found["times"][1]["error"] < 1e-6

@@ -212,3 +212,15 @@ def test_constants_of_other_types_than_numbers(dtype):
 def test_outputs_without_a_declared_shape_are_told_as_onnxruntime_infers_them(both):
     told = [[(v.name, v.type, list(v.shape)) for v in session.get_outputs()] for session in both]
     assert told[0] == told[1] and told[0][0][2] == ["batch", 4, None, 6]
+
+
+def test_sizes_that_an_exporter_leaves_open_are_told_where_they_follow():
+    def told(path):
+        sessions = Session(path), ort.InferenceSession(path)
+        return [[(v.name, list(v.shape)) for v in s.get_outputs()] for s in sessions]
+
+    found = onnx.ModelProto.FromString(model())
+    for value, shape in zip(found.graph.output, (["b", "c", "h", "w"], ["m"]), strict=True):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape))
+    own, right = told(found.SerializeToString())
+    assert own == right and own[0] == ("y", ["b", 4, "h", 6])

@@ -60,6 +60,18 @@ def test_what_a_network_cannot_do_is_told(tmp_path):
         session.run(["z"], {"s": ["a"], "x": np.ones((1, 2), "f4")})
 
 
+@pytest.mark.parametrize("wrong", ["yes", ["1", "2"]])
+@pytest.mark.parametrize("kind", [TensorProto.BOOL, TensorProto.INT64])
+def test_strings_are_no_numbers(kind, wrong):
+    nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["s"], ["t"])]
+    inputs = [value("x", kind, None), value("s", TensorProto.STRING, ["n"])]
+    outputs = [value("y", kind, None), value("t", TensorProto.STRING, None)]
+    session = Session(model(nodes, inputs, outputs))
+    assert session.run(["y"], {"x": [1, 0], "s": ["a"]})[0].tolist() == [1, 0]
+    with pytest.raises(TypeError, match=r"x is .*, and must be of"):
+        session.run(None, {"x": wrong, "s": ["a"]})
+
+
 def test_a_file_that_onnxruntime_refuses_is_named(tmp_path):
     wrong = labels()
     wrong.graph.node[0].op_type = "Nothing"

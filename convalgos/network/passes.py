@@ -56,17 +56,38 @@ def fused(graph: NetworkGraph) -> NetworkGraph:
 
 
 def views_last(graph: NetworkGraph) -> NetworkGraph:
-    """An activation of moved elements, or of moves of moves, is computed before them, on what they move."""
+    """An activation of moved elements, or of moves of moves, is computed before them, on what they move.
+
+    So is a scale of channels of a convolution that a view keeps.
+    """
     makers = read_once(graph)
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps[step.output] = last = step
-        if isinstance(step, Elementwise) and step.operation == "identity":
-            while last.inputs[0] in makers and isinstance(view := steps[last.inputs[0]], VIEWS):
-                steps[view.output] = replace(step, inputs=view.inputs, output=view.output)
-                steps[last.output] = replace(view, inputs=(view.output,), output=last.output)
-                last = steps[view.output]
+        while last.inputs and last.inputs[0] in makers and isinstance(view := steps[last.inputs[0]], VIEWS):
+            before = _before_view(last, view, steps.get(view.inputs[0]))
+            if before is None:
+                break
+            steps[view.output] = before
+            steps[last.output] = replace(view, inputs=(view.output,), output=last.output)
+            last = before
     return replace(graph, steps=tuple(steps.values()))
+
+
+def _before_view(step: Step, view: Step, of: Step | None) -> Step | None:
+    """A step of a view of what another computes as one on what that views, under its name; else None."""
+    if isinstance(step, Elementwise) and step.operation == "identity":
+        return replace(step, inputs=view.inputs, output=view.output)
+    if not is_scale(step) or not isinstance(view, View) or not isinstance(of, SUMMED):
+        return None
+    channels = of.w.shape[0] if isinstance(of, Convolution) else of.w.shape[1] * of.groups
+    if channels != len(step.w) or view.shape[0] != 0 or view.shape[1] not in (0, channels):
+        return None
+    ones = (1,) * (of.w.ndim - 2)
+    return replace(
+        step, inputs=view.inputs, output=view.output, w=step.w.reshape(-1, 1, *ones), stride=ones,
+        padding=((0, 0),) * len(ones), dilation=ones,
+    )  # fmt: skip
 
 
 def with_scales(graph: NetworkGraph) -> NetworkGraph:

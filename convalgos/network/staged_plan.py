@@ -10,6 +10,7 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.tabular import Tabular, count, microseconds
+from convalgos.network.filters import Filters
 
 if TYPE_CHECKING:
     from convalgos.network.explanation import NetworkExplanation
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 class StagePlan(Protocol):
     """A plan of a stage."""
+
+    filters: Filters
 
     def explain(self, timed: bool = False) -> NetworkExplanation:
         """What each step got."""
@@ -67,6 +70,18 @@ class StagedExplanation(Tabular):
         measured = [e.measured_s for e in self._known() if e.measured_s is not None]
         return sum(measured) if measured and len(measured) == len(self._known()) else None
 
+    def joined(self) -> NetworkExplanation:
+        """The steps of all planned stages in one table, without those that tell sizes."""
+        from convalgos.network.explanation import NetworkExplanation
+
+        known = self._known()
+        arena, least, scratch = (
+            max((getattr(e, name) for e in known), default=0)
+            for name in ("arena_bytes", "least_arena_bytes", "scratch_bytes")
+        )
+        rows = tuple(row for e in known for row in e.rows)
+        return NetworkExplanation(self.shapes, rows, {}, all(e.exact for e in known), arena, least, scratch)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
@@ -111,6 +126,11 @@ class StagedPlan:
     shapes: Mapping[str, Shape]
     stages: tuple[PlannedStage, ...]
     call: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
+    @property
+    def opens(self) -> tuple[str, ...]:
+        """Steps between the stages, which tell the sizes of later ones."""
+        return tuple(name for stage in self.stages for name in stage.opens)
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the network, new arrays; stages whose sizes it finds are planned meanwhile."""

@@ -48,6 +48,10 @@ def told_value(value: Any, model: OnnxModel) -> SessionValue:
     if dims is None:  # as it follows from those of the inputs, with the names that these have
         named = {d.dim_param for v in model.proto.graph.input for d in v.type.tensor_type.shape.dim}
         dims = [n if isinstance(n, int) or n in named else None for n in model.shape(value.name) or ()]
+    elif not all(isinstance(n, int) for n in dims):  # exporters leave open what follows
+        found = model.types[value.name].shape if value.name in model.types else None
+        if found is not None and len(found) == len(dims):
+            dims = [m if isinstance(m, int) else n for n, m in zip(dims, found, strict=True)]
     return SessionValue(value.name, f"tensor({KINDS.get(dtype, dtype)})", dims)
 
 

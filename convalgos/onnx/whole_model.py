@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from convalgos.core.arguments import shown
 from convalgos.core.errors import Unsupported, missing
 from convalgos.core.setting import thread_count
 from convalgos.network.onnx_reader.loading import GivenModel, naming_file_of
@@ -45,6 +46,7 @@ class WholeModel:
 
         Raises:
             ValueError: ONNX Runtime refuses an input, or the run of a node; its words tell which.
+            TypeError: strings are given for numbers.
         """
         given = {name: self._taken(name, x) for name, x in input_feed.items()}
         try:
@@ -59,4 +61,7 @@ class WholeModel:
             return x.astype(x.dtype.newbyteorder("="))
         if not isinstance(x, list | tuple | int | float | str) or name not in self._dtypes:
             return x
-        return np.array(x, self._dtypes[name])
+        dtype, given = self._dtypes[name], np.asarray(x)
+        if dtype.kind != "O" and given.dtype.kind in "US":  # which NumPy takes for numbers, or for true
+            raise TypeError(f"{name} is {shown(x)}, and must be of {dtype}")
+        return np.array(x, dtype)

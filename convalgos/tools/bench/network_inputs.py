@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ def input_shapes(graph: NetworkGraph, batch: int | None, size: tuple[int, ...] |
         sizes = size or (OPEN_SIZE,) * max(0, len(shape) - 2)
         if size and len(size) != len(shape) - 2:
             raise ValueError(f"--size has {len(size)} numbers; input {name!r} has {len(shape) - 2} of pixels")
-        given = (batch or 1, 1, *sizes)
+        given = (batch or 1, *sizes, 1) if _channels_last(declared) else (batch or 1, 1, *sizes)
         found[name] = tuple(
             n if isinstance(n, int) else given[i] for i, n in enumerate(shape)
         )  # channels that are open are one
@@ -54,7 +54,7 @@ def random_inputs(graph: NetworkGraph, shapes: Mapping[str, Shape]) -> dict[str,
 
 
 def image_input(path: Path, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray]:
-    """A picture as the only input (N, 3, H, W): scaled to its size, and normalised as for ImageNet.
+    """A picture as the only input, (N, 3, H, W) or (N, H, W, 3): scaled, and normalised as for ImageNet.
 
     Raises:
         ValueError: the network takes no picture, or the file is none. Unsupported: Pillow is not installed.
@@ -65,13 +65,21 @@ def image_input(path: Path, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray
     from PIL import Image, UnidentifiedImageError
 
     (name, shape), *others = shapes.items()
-    if others or len(shape) != 4 or shape[1] != 3:
+    if others or len(shape) != 4 or 3 not in (shape[1], shape[3]):
         told = ", ".join(f"{name!r} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"--image: the network takes {told}, not one picture (N, 3, H, W)")
+        raise ValueError(f"--image: the network takes {told}, not one picture (N, 3, H, W) or (N, H, W, 3)")
+    is_last = shape[1] != 3
+    height, width = shape[1:3] if is_last else shape[2:]
     try:
         with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB").resize((shape[3], shape[2])), np.float32)
+            pixels = np.asarray(image.convert("RGB").resize((width, height)), np.float32)
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow reads") from None
     x = (pixels / 255 - MEAN) / DEVIATION  # (H, W, 3)
-    return {name: np.ascontiguousarray(np.broadcast_to(x.transpose(2, 0, 1), shape))}
+    pixels = x if is_last else x.transpose(2, 0, 1)
+    return {name: np.ascontiguousarray(np.broadcast_to(pixels, shape))}
+
+
+def _channels_last(declared: Sequence[int | str | None]) -> bool:
+    """Whether channels are the last dimension of an input: the only one besides the batch that is fixed."""
+    return len(declared) > 2 and not isinstance(declared[1], int) and isinstance(declared[-1], int)

@@ -16,6 +16,7 @@ from convalgos.core.errors import Unsupported
 from convalgos.core.json_format import head
 from convalgos.core.machine import Machine
 from convalgos.core.setting import thread_count
+from convalgos.network.filters import Filters
 from convalgos.network.staged_plan import StagedPlan
 from convalgos.select.measure import timing as measure_timing
 from convalgos.select.measure.timing import Timing
@@ -59,6 +60,7 @@ class NetworkResults:
     explanation: NetworkExplanation  # with the measured time of each step
     filter_bytes: int  # of the prepared filters
     started: str
+    opens: tuple[str, ...] = ()  # steps that tell sizes, which are not among those of the explanation
 
     @property
     def ours(self) -> NetworkTimes:
@@ -75,7 +77,7 @@ class NetworkResults:
             "command": self.command, "started": self.started, "model": self.model, "threads": self.threads,
             "machine": machine_figures(self.machine), "versions": self.versions,
             "times": [times.as_json() for times in self.times], "filter_bytes": self.filter_bytes,
-            "network": self.explanation.to_dict(),
+            "opens": list(self.opens), "network": self.explanation.to_dict(),
         }  # fmt: skip
 
 
@@ -92,12 +94,13 @@ def run_network(
     threads = thread_count()
     begun = time.perf_counter()
     network = networks.from_onnx(path)
-    plan = network.plan({name: x.shape for name, x in feeds.items()})
-    if isinstance(plan, StagedPlan):
-        raise Unsupported("its sizes depend on what is computed, so that there is no table of all steps")
+    shapes = {name: x.shape for name, x in feeds.items()}
+    plan = network.plan(shapes)
     inputs = [np.ascontiguousarray(feeds[name]) for name in network.graph.inputs]
     expected = plan.run(inputs)
     load_s = time.perf_counter() - begun
+    if isinstance(plan, StagedPlan):  # whose later stages that run has planned
+        plan = network.plan(shapes)
     calls: dict[str, NetworkCall] = {OURS.name: lambda: plan.run(inputs)}
     found = {OURS.name: NetworkTimes(OURS.name, None, load_s)}
     for peer in peers:
@@ -114,8 +117,8 @@ def run_network(
             NetworkTimes(peer.name, timings.get(peer.name), known.load_s, known.error, memory, known.why_not)
         )
     return NetworkResults(
-        command, str(path), threads, machine, versions, tuple(times), plan.explain(timed=True),
-        _filter_bytes(plan), started,
+        command, str(path), threads, machine, versions, tuple(times), *_told(plan), started,
+        plan.opens if isinstance(plan, StagedPlan) else (),
     )  # fmt: skip
 
 
@@ -144,12 +147,20 @@ def _difference(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -
     return max(errors)
 
 
-def _filter_bytes(plan: NetworkPlan) -> int:
-    """Bytes of the prepared filters."""
+def _told(plan: NetworkPlan | StagedPlan) -> tuple[NetworkExplanation, int]:
+    """The steps of a plan, timed, and the bytes of its prepared filters."""
+    if not isinstance(plan, StagedPlan):
+        return plan.explain(timed=True), _filter_bytes(plan.filters)
+    own = [stage.plan.filters for stage in plan.stages if stage.plan is not None]
+    return plan.explain(timed=True).joined(), sum(map(_filter_bytes, own))
+
+
+def _filter_bytes(filters: Filters) -> int:
+    """Bytes of prepared filters."""
 
     def of(value: Any) -> int:
         if isinstance(value, np.ndarray):
             return value.nbytes
         return sum(map(of, value)) if isinstance(value, tuple | list) else 0
 
-    return sum(of(prepared.data) for prepared in plan.filters.values())
+    return sum(of(prepared.data) for prepared in filters.values())

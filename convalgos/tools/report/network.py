@@ -67,6 +67,8 @@ def footer(results: NetworkResults) -> list[str]:
     explained = results.explanation
     inputs = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in explained.shapes.items())
     lines = [f"{results.model} on {inputs}, {results.threads} threads of {results.machine.name}"]
+    if results.opens:
+        lines.append(f"not in the table, as they tell sizes of later steps: {', '.join(results.opens)}")
     for name, seconds in explained.alternatives.items():
         lines.append(f"layouts, {name}: {seconds / (explained.predicted_s or 1):.3f} times this, predicted")
     megabytes = [n / 1e6 for n in (explained.arena_bytes, explained.scratch_bytes, results.filter_bytes)]
