@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 import time
@@ -188,9 +189,9 @@ class WholeNetwork:
             if free is fixed and self._count_fixed() >= KEPT and self._spent.get(key, 0.0) < self._seconds:
                 return None
             began = time.monotonic()
-            limits = (free, self._patience()) if any(free) else ()
+            opens, seconds = (free, self._patience()) if any(free) else (None, math.inf)
             try:
-                read = graph_of_module(self.module, arguments, keywords, *limits, orders=orders)
+                read = graph_of_module(self.module, arguments, keywords, opens, seconds, orders)
                 found = ReadNetwork(Network(read.graph), read, kind, shapes, free, read.exported.maker())
                 if found.takes(shapes, kind):
                     if not found.is_open:
