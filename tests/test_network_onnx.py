@@ -631,6 +631,17 @@ def test_the_bias_of_a_layer_of_lines_becomes_part_of_it_behind_a_squeeze():
     assert sum(isinstance(s, Convolution) and s.activation is not None for s in net.graph.steps) == 1
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("height", [12, "h"])
+def test_sizes_of_a_resize_are_rounded_as_onnxruntime_rounds_them(mode, height):
+    """12 times 5/3 is 19.9999995 where the scale is a float32 and the product is not."""
+    b = Builder(("n", 3, height, 7))
+    scales = np.array([1, 1, 5 / 3, 1.5], "f4")
+    model = b.model(b.node("Relu", b.node("Resize", "x", np.array([], "f4"), scales, mode=mode)))
+    for n in (1, 2):
+        assert check(model, numbers((n, 3, 12, 7)))(numbers((n, 3, 12, 7))).shape == (n, 3, 20, 10)
+
+
 def test_a_cast_to_the_own_type_is_none():
     """Between layers, behind an input, and as an output; one to another type is still there."""
     b = Builder(("n", 8, 5, 7))

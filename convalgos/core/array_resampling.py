@@ -11,6 +11,7 @@ import numpy as np
 
 from convalgos.core.arguments import Shape
 from convalgos.core.array_operands import Operand, WholeArrays, counted_axis
+from convalgos.core.moves import scaled_size
 
 KEYS = (-1, 0, 1, 2)  # taps of cubic interpolation, from the one before a place on
 ROUNDED: dict[str, Callable[[np.ndarray], Any]] = {  # how a place becomes that of the nearest element
@@ -85,7 +86,7 @@ def resize_axes(
     scales, sizes = scales.reshape(-1), sizes.reshape(-1)
     if sizes.size:
         return [(i, int(n), float(n) / max(1, shape[i])) for i, n in zip(places, sizes, strict=True)]
-    return [(i, int(shape[i] * s), float(s)) for i, s in zip(places, map(float, scales), strict=True)]
+    return [(i, scaled_size(shape[i], s), s) for i, s in zip(places, map(float, scales), strict=True)]
 
 
 def _resize(

@@ -139,3 +139,8 @@ def unmoved(y: np.ndarray, shape: Shape, moves: Sequence[Move]) -> np.ndarray | 
         else:
             return None
     return y
+
+
+def scaled_size(size: int, scale: float) -> int:
+    """A size times a scale, rounded down, as ONNX Runtime finds it: in float32, where 12 times 5/3 is 20."""
+    return int(np.float32(size) * np.float32(scale))

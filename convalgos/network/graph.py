@@ -19,7 +19,7 @@ from convalgos.core.arguments import Pads, Shape
 from convalgos.core.boundaries import ZERO
 from convalgos.core.cached_attribute import cached_attribute
 from convalgos.core.epilogue import Activation
-from convalgos.core.moves import broadcast_together, viewed_shape
+from convalgos.core.moves import broadcast_together, scaled_size, viewed_shape
 from convalgos.core.pool_problem import PoolProblem
 from convalgos.core.problem import ConvProblem
 from convalgos.core.transposed_sizes import transposed_spatial
@@ -258,7 +258,7 @@ class Resizing(Step):
 
     def output_shape(self, shapes: Shapes) -> Shape:
         x = shapes[self.inputs[0]]
-        scaled = tuple(int(n * s) for n, s in zip(x[2:], self.scales, strict=False))
+        scaled = tuple(scaled_size(n, s) for n, s in zip(x[2:], self.scales, strict=False))
         return (*x[:2], *(self.sizes or scaled))
 
 

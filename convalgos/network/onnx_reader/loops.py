@@ -248,7 +248,9 @@ class _Written:
             self._constants[own.name] = own
         for node in body.node:
             names |= {name: f"{prefix}//{name}" for name in node.output if name}
-            self.take(_renamed(node, names))
+            own = _renamed(node, names)
+            own.name = own.name and f"{prefix}//{own.name}"  # of which there may be but one
+            self.take(own)
         return [names.get(value.name, value.name) for value in body.output]
 
 

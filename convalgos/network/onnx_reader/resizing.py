@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from convalgos.core.moves import scaled_size
 from convalgos.network.graph import Resizing, Upsampling, View
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -129,7 +130,7 @@ def _by_planes(
     if len(known) < 4:
         return None
     channels, depth, *plane = known
-    new = sizes or tuple(int(n * s) for n, s in zip(known[1:], scales, strict=True))
+    new = sizes or tuple(scaled_size(n, s) for n, s in zip(known[1:], scales, strict=True))
     pixels = math.prod(new[1:])
     names = [f"{y}/{part}" for part in ("planes", "larger", "rows", "deeper")]
     return [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from convalgos.core.moves import scaled_size
 from convalgos.network.onnx_reader.messages import Dim
 from convalgos.network.onnx_reader.types import INT64, NotInferred, TensorType, TypedNode, dim_times
 
@@ -105,7 +105,7 @@ def _resizing(node: TypedNode) -> list[TensorType]:
         if len(factors) != len(x):
             raise NotInferred
         made = [
-            math.floor(n * factor) if isinstance(n, int) else None
+            scaled_size(n, factor) if isinstance(n, int) else None
             for n, factor in zip(x, factors, strict=True)
         ]
     if len(made) != len(x):
