@@ -76,8 +76,8 @@ def image_input(path: Path, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow reads") from None
     x = (pixels / 255 - MEAN) / DEVIATION  # (H, W, 3)
-    pixels = x if is_last else x.transpose(2, 0, 1)
-    return {name: np.ascontiguousarray(np.broadcast_to(pixels, shape))}
+    ordered = x if is_last else x.transpose(2, 0, 1)
+    return {name: np.ascontiguousarray(np.broadcast_to(ordered, shape))}
 
 
 def _channels_last(declared: Sequence[int | str | None]) -> bool:
