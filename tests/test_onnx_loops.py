@@ -79,6 +79,27 @@ def test_a_loop_of_known_turns(turns, opset):
     check(model([constant("turns", turns), constant("true", True), loop], ["y", "means"], opset=opset))
 
 
+def test_nodes_of_turns_that_are_left_to_onnx_runtime_have_names_of_their_own():
+    """It refuses two of one name."""
+    nodes = [
+        helper.make_node("BitShift", ["bits", "one"], ["b"], "second", direction="LEFT"),
+        helper.make_node("Cast", ["b"], ["f"], "third", to=TensorProto.FLOAT),
+        helper.make_node("Add", ["h", "f"], ["y"], "fourth"),
+        helper.make_node("Identity", ["g"], ["more"], "fifth"),
+    ]
+    inputs = [value("i", TensorProto.INT64, []), value("g", TensorProto.BOOL, []), value("h")]
+    body = helper.make_graph(nodes, "body", inputs, [value("more", TensorProto.BOOL, []), value("y")])
+    outer = [
+        constant("turns", np.int64(3)), constant("true", np.True_), constant("one", np.array([1], "u1")),
+        helper.make_node("Cast", ["x"], ["bits"], to=TensorProto.UINT8),
+        helper.make_node("Loop", ["turns", "true", "x"], ["y"], body=body),
+    ]  # fmt: skip
+    made = model(outer, ["y"])
+    x = np.random.default_rng(1).uniform(0, 100, (2, 5, 9, 11)).astype("f4")
+    (right,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(from_onnx(made.SerializeToString())(x), right)
+
+
 def test_the_number_of_turns_may_follow_from_shapes():
     """Turns are the channels, which only folding finds."""
     condition = helper.make_node("Identity", ["true"], ["go"])

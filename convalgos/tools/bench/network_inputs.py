@@ -71,13 +71,13 @@ def image_input(path: Path, shapes: Mapping[str, Shape]) -> dict[str, np.ndarray
     is_last = shape[1] != 3
     height, width = shape[1:3] if is_last else shape[2:]
     try:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB").resize((width, height)), np.float32)
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB").resize((width, height)), np.float32)
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow reads") from None
     x = (pixels / 255 - MEAN) / DEVIATION  # (H, W, 3)
-    image = x if is_last else x.transpose(2, 0, 1)
-    return {name: np.ascontiguousarray(np.broadcast_to(image, shape))}
+    ordered = x if is_last else x.transpose(2, 0, 1)
+    return {name: np.ascontiguousarray(np.broadcast_to(ordered, shape))}
 
 
 def _channels_last(declared: Sequence[int | str | None]) -> bool:
