@@ -28,6 +28,7 @@ SHAPES = 4096  # of arguments, whose network is remembered
 FIXED = 2  # shapes that are read for themselves before sizes are open
 KEPT = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
+ONE_ORDER = 3  # dimensions at most; maps of one channel or pixel lie in two orders, and strides tell which
 LONGER = 4  # times as long as fixed sizes took may open ones take to be read,
 SHORTEST, LONGEST = 2.0, 10.0  # seconds at least, as other programs may have the cores, and at most
 FIXED_OR_READ = (Tensor, *NO_TENSORS)  # arguments: what is no tensor is one with the network
@@ -58,7 +59,8 @@ class ReadNetwork(NamedTuple):
         """What the module returns for arguments of these numbers, of shapes for which it holds.
 
         Args:
-            plain: whether the last axes of all are those of neighbours in memory, without gaps.
+            plain: whether the last axes of all are those of neighbours in memory, without gaps, and no
+                others could be.
         """
         threads.share()
         if not plain:
@@ -130,7 +132,7 @@ class WholeNetwork:
         views = quick_views(tensors) or _views_of(tensors)
         if isinstance(views, str):
             return self.leave(views, arguments, keywords)
-        plain = False not in [v.flags.carray for v in views]
+        plain = False not in [v.flags.carray and (v.ndim <= ONE_ORDER or 1 not in v.shape[1:]) for v in views]
         orders = None if plain else _orders_of(views)
         key = ((others, orders, *[v.dtype for v in views]), *[v.shape for v in views])
         found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
