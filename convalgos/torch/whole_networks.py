@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 import time
@@ -132,7 +133,9 @@ class WholeNetwork:
         views = quick_views(tensors) or _views_of(tensors)
         if isinstance(views, str):
             return self.leave(views, arguments, keywords)
-        plain = False not in [v.flags.carray and (v.ndim <= ONE_ORDER or 1 not in v.shape[1:]) for v in views]
+        plain = False not in [
+            v.flags.carray and (v.ndim <= ONE_ORDER or v.strides[1] >= v.strides[2]) for v in views
+        ]
         orders = None if plain else _orders_of(views)
         key = ((others, orders, *[v.dtype for v in views]), *[v.shape for v in views])
         found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
@@ -190,9 +193,9 @@ class WholeNetwork:
             if free is fixed and self._count_fixed() >= KEPT and self._spent.get(key, 0.0) < self._seconds:
                 return None
             began = time.monotonic()
-            limits = (free, self._patience()) if any(free) else ()
+            opened, seconds = (free, self._patience()) if any(free) else (None, math.inf)
             try:
-                read = graph_of_module(self.module, arguments, keywords, *limits, orders=orders)
+                read = graph_of_module(self.module, arguments, keywords, opened, seconds, orders)
                 found = ReadNetwork(Network(read.graph), read, kind, shapes, free, read.exported.maker())
                 if found.takes(shapes, kind):
                     if not found.is_open:
