@@ -81,6 +81,59 @@ def test_one_model_takes_several_orders():
     assert not run._calls.left_whole
 
 
+class Twice(nn.Module):
+    def forward(self, x):
+        return x * 2, x.relu()
+
+
+class Constants(nn.Module):
+    """Results of which nothing is computed of the argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = nn.Parameter(torch.randn(2, 3, 4, 5).to(memory_format=LAST))
+
+    def forward(self, x):
+        return torch.zeros_like(x) + 1, torch.ones_like(x), self.known, self.known * 2
+
+
+def test_constants_lie_as_in_torch():
+    x, model = example("last"), Constants().eval()
+    with torch.no_grad():
+        same(convalgos.torch.freeze(model, x)(x), model(x))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3, 2), (0, 3, 1, 2), (2, 3, 1, 0), (1, 0, 2, 3)])
+def test_open_batches_keep_their_order(order):
+    seen = as_seen(order)
+
+    def arranged(n):
+        return torch.randn(by_order((n, 3, 5, 4), order)).permute(seen)
+
+    model = Twice().eval()
+    run = convalgos.torch.freeze(model, arranged(2))
+    for n in (1, 3, 2):  # the second is read for an open batch, of an example of one
+        x = arranged(n)
+        same(run(x), model(x))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 6, 5), (2, 3, 1, 1), (1, 1, 6, 5)])
+@pytest.mark.parametrize("by", ["freeze", "compile"])
+def test_maps_of_one_channel_or_pixel_lie_as_their_strides_tell(shape, by):
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Conv2d(shape[1], 4, 1), nn.Upsample(scale_factor=2)).eval()
+    x = torch.randn(shape)
+    plain, last = x, torch.empty_like(x, memory_format=LAST).copy_(x)
+    with torch.no_grad():
+        for first, second in ((plain, last), (last, plain)):
+            if by == "freeze":
+                run = convalgos.torch.freeze(model, first)
+            else:
+                run = torch.compile(model, backend="convalgos")
+            for given in (first, second, first):
+                same([run(given)], [model(given)])
+
+
 def test_parts_of_plain_tensors_need_no_other_network():
     model, x = nn.Conv2d(3, 4, 3).eval(), torch.randn(2, 3, 24, 10)
     run = convalgos.torch.freeze(model, x[:, :, :12].contiguous())

@@ -29,6 +29,7 @@ SHAPES = 4096  # of arguments, whose network is remembered
 FIXED = 2  # shapes that are read for themselves before sizes are open
 KEPT = 4  # networks of fixed sizes, each with parameters of its own: those that were read last
 OPEN = 4  # networks of open sizes, which hold for more, but for parts of all sizes only
+ONE_ORDER = 3  # dimensions at most; maps of one channel or pixel lie in two orders, and strides tell which
 LONGER = 4  # times as long as fixed sizes took may open ones take to be read,
 SHORTEST, LONGEST = 2.0, 10.0  # seconds at least, as other programs may have the cores, and at most
 FIXED_OR_READ = (Tensor, *NO_TENSORS)  # arguments: what is no tensor is one with the network
@@ -59,7 +60,8 @@ class ReadNetwork(NamedTuple):
         """What the module returns for arguments of these numbers, of shapes for which it holds.
 
         Args:
-            plain: whether the last axes of all are those of neighbours in memory, without gaps.
+            plain: whether the last axes of all are those of neighbours in memory, without gaps, and no
+                others could be.
         """
         threads.share()
         if not plain:
@@ -131,7 +133,9 @@ class WholeNetwork:
         views = quick_views(tensors) or _views_of(tensors)
         if isinstance(views, str):
             return self.leave(views, arguments, keywords)
-        plain = False not in [v.flags.carray for v in views]
+        plain = False not in [
+            v.flags.carray and (v.ndim <= ONE_ORDER or v.strides[1] >= v.strides[2]) for v in views
+        ]
         orders = None if plain else _orders_of(views)
         key = ((others, orders, *[v.dtype for v in views]), *[v.shape for v in views])
         found = self._by_shapes.get(key) or self._found(key, arguments, keywords, tensors)
@@ -189,9 +193,9 @@ class WholeNetwork:
             if free is fixed and self._count_fixed() >= KEPT and self._spent.get(key, 0.0) < self._seconds:
                 return None
             began = time.monotonic()
-            opens, seconds = (free, self._patience()) if any(free) else (None, math.inf)
+            opened, seconds = (free, self._patience()) if any(free) else (None, math.inf)
             try:
-                read = graph_of_module(self.module, arguments, keywords, opens, seconds, orders)
+                read = graph_of_module(self.module, arguments, keywords, opened, seconds, orders)
                 found = ReadNetwork(Network(read.graph), read, kind, shapes, free, read.exported.maker())
                 if found.takes(shapes, kind):
                     if not found.is_open:

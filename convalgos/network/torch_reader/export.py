@@ -19,7 +19,14 @@ from torch.utils import _pytree as pytree
 from convalgos.network.torch_reader.apart import copy_of, traced_alone, unchanged
 from convalgos.network.torch_reader.held_tensors import held_by, state_of, tensors_held
 from convalgos.network.torch_reader.known_numbers import KnownNumbers
-from convalgos.network.torch_reader.memory_orders import Order, as_seen, by_order, give_laid, take_laid
+from convalgos.network.torch_reader.memory_orders import (
+    Order,
+    as_seen,
+    by_order,
+    doubled,
+    give_laid,
+    take_laid,
+)
 from convalgos.network.torch_reader.open_sizes import OpenSizes, open_sizes_of
 from convalgos.network.torch_reader.returned import check_returned, flattened
 from convalgos.network.torch_reader.strided_reads import reads_by_strides
@@ -160,7 +167,7 @@ def export_module(
     tensors = [leaf.detach() for leaf in flat.leaves if isinstance(leaf, Tensor)]
     if free is not None:  # a batch of one would be taken for one that is always one
         tensors = [
-            torch.cat((t, t)) if 0 in own and t.dim() and len(t) == 1 else t
+            doubled(t) if 0 in own and t.dim() and len(t) == 1 else t
             for t, own in zip(tensors, free, strict=True)
         ]
     try:

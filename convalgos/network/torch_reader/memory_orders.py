@@ -41,6 +41,15 @@ def as_seen(order: Order) -> Order:
     return tuple(order.index(i) for i in range(len(order)))
 
 
+def doubled(tensor: Tensor) -> Tensor:
+    """A batch of two of a batch of one, which lies in the same order."""
+    order = order_in_memory(tensor.shape, tensor.stride())
+    if order is None:
+        return torch.cat((tensor, tensor))
+    laid = tensor.permute(order)
+    return torch.cat((laid, laid), order.index(0)).permute(as_seen(order))
+
+
 def take_laid(graph: fx.GraphModule, orders: Sequence[Order | None]) -> None:
     """Let a graph take views of its inputs that lie in order."""
     for node, order in zip(graph.graph.find_nodes(op="placeholder"), orders, strict=True):
@@ -77,7 +86,7 @@ def _permuted(graph: fx.GraphModule, node: fx.Node, dimensions: Order, tensor: T
 
 def _order_given(node: Any) -> Order | None:
     """The order of a result without gaps."""
-    tensor = node.meta.get("val") if isinstance(node, fx.Node) and node.op == "call_function" else None
+    tensor = node.meta.get("val") if isinstance(node, fx.Node) and node.op != "placeholder" else None
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
         return None
     shape, strides = (tuple(map(size_tried, of)) for of in (tensor.shape, tensor.stride()))
