@@ -117,3 +117,36 @@ def test_complex_lines_with_a_filter_about_as_long(rng, size):
     x, w = random(rng, (24, size), "D"), random(rng, (1, size * 3 // 5), "D")
     for mode in ("full", "same", "valid"):
         assert_scipy("oaconvolve", x, w, mode=mode, axes=1, calls=CALLS)
+
+
+@pytest.mark.parametrize("shape", [(1505,), (1, 700), (40, 1), (30, 7), (2, 3000)])
+@pytest.mark.parametrize("dtypes", [("F", "f"), ("D", "d"), ("D", "i4"), ("F", "i2")])
+def test_complex_taps_filter_lines_of_real_numbers(shape, dtypes):
+    rng = np.random.default_rng(3)
+    b = (rng.standard_normal(90) + 1j * rng.standard_normal(90)).astype(dtypes[0])
+    x = (9 * rng.standard_normal(shape)).astype(dtypes[1])
+    axis = int(np.argmax(shape))
+    for a in ([1.0], [2j]):
+        want = scipy.signal.lfilter(b, a, x, axis)
+        y = ca.signal.lfilter(b, a, x, axis)
+        assert y.dtype == want.dtype and y.shape == want.shape
+        np.testing.assert_allclose(y, want, rtol=0, atol=1e-5 * abs(want).max())
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_few_taps_over_a_long_line(k, mode):
+    rng = np.random.default_rng(k)
+    x, w = rng.standard_normal(187_375), rng.standard_normal(k)
+    np.testing.assert_allclose(
+        ca.signal.convolve(x, w, mode), np.convolve(x, w, mode), rtol=0, atol=1e-14 * x.max()
+    )
+
+
+def test_complex_taps_and_real_numbers_that_are_not_finite():
+    x = np.ones(300)
+    x[150] = np.inf
+    b = np.array([1 + 1j, 2 - 1j, 0.5j])
+    with np.errstate(invalid="ignore"):
+        want = scipy.signal.lfilter(b, [1.0], x)
+        np.testing.assert_array_equal(np.isfinite(ca.signal.lfilter(b, [1.0], x)), np.isfinite(want))

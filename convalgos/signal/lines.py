@@ -10,6 +10,7 @@ from convalgos.core.axis_windows import AxisWindow
 from convalgos.core.errors import missing
 from convalgos.cpu.filtering.axis_filter import axis_filter
 from convalgos.cpu.filtering.small_windows import filter_small
+from convalgos.select.devices import current_machine
 from convalgos.signal import short_windows
 from convalgos.signal.line_plans import filtered_lines
 from convalgos.signal.modes import MODES, wanted_of
@@ -19,7 +20,8 @@ from convalgos.signal.short_lines import by_longer_filter
 from convalgos.signal.window_sums import FEW_COMPLEX, window_sums
 
 LONG = 1 << 20  # bytes of a signal that one pass filters faster than a plan; Sapphire Rapids, two threads
-BARE = 3  # taps of float64 for which NumPy's loop reads and writes, and that is all
+BARE = 3  # taps of float64 for which NumPy's loop reads and writes, and that is all: as fast as two threads,
+QUICK = 6e10  # unless the last cache gives each of them so many bytes in a second; Sapphire Rapids and Zen 5
 # Up to here nothing else is faster.
 PRODUCTS = 1 << 18  # of a line and a filter that NumPy's loop of dot products convolves; Zen 4, two threads
 TAPS, SUMS = 64, 1 << 21  # of a filter, or products in all, that are summed; Sapphire Rapids, two threads
@@ -120,7 +122,7 @@ def long_signal(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     n, k = x.size, w.size
     if x.ndim != 1 or x.nbytes <= LONG or k > TAPS or x.dtype.char not in "fd" or mode not in MODES:
         return None
-    if k <= BARE and x.dtype.char == "d":
+    if k <= BARE and x.dtype.char == "d" and not _is_cache_quick():
         bare: np.ndarray = np.convolve(x, w, mode)  # type: ignore[call-overload] # any of its modes
         return bare
     if mode != "full":
@@ -132,6 +134,11 @@ def long_signal(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
         return None
     y[n:] = np.convolve(x[n - k + 1 :], w)[k - 1 :] if k > 1 else ()
     return y
+
+
+def _is_cache_quick() -> bool:
+    machine = current_machine()
+    return machine.cache_bandwidth >= QUICK * machine.threads > QUICK
 
 
 def axis_of(axis: int, ndim: int) -> int | None:
