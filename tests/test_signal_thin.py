@@ -150,3 +150,28 @@ def test_complex_taps_and_real_numbers_that_are_not_finite():
     with np.errstate(invalid="ignore"):
         want = scipy.signal.lfilter(b, [1.0], x)
         np.testing.assert_array_equal(np.isfinite(ca.signal.lfilter(b, [1.0], x)), np.isfinite(want))
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("dtype", ["f", "d", "D"])
+def test_few_taps_that_are_rows_of_arrays(mode, dtype):
+    """Of axes that both arrays have, or one of them; the larger one may be the second."""
+    rng = np.random.default_rng(4)
+    shapes = [
+        ((4, 3, 326), (1, 2, 326)),
+        ((50, 30), (3, 30)),
+        ((7, 1, 40), (2, 20, 40)),
+        ((5, 6, 20), (5, 2, 20)),
+    ]
+    for shape, other in shapes:
+        axes = [i for i, (n, k) in enumerate(zip(shape, other, strict=True)) if n != k and i < len(shape) - 1]
+        for first, second in ((shape, other), (other, shape)):
+            x, w = (rng.standard_normal(sizes).astype(dtype) for sizes in (first, second))
+            want = scipy.signal.fftconvolve(x, w, mode, axes=axes)
+            y = ca.signal.fftconvolve(x, w, mode, axes=axes)
+            assert y.dtype == want.dtype and y.shape == want.shape
+            np.testing.assert_allclose(y, want, rtol=0, atol=1e-5 * abs(want).max())
+    x[0, 0, 3] = np.nan  # a transform spreads it
+    y = ca.signal.fftconvolve(x, w, mode, axes=axes)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(scipy.signal.fftconvolve(x, w, mode, axes=axes)))
+    assert np.isnan(y).any()

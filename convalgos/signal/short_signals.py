@@ -8,7 +8,7 @@ sorts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ LINE_OF_COMPLEX = 0, 1 << 8, 1 << 9  # elements of a line of such with one filte
 # Elements of the result of one line, and of more, with one filter that is about as long; the same
 ALIKE_LINE, ALIKE_LINES = (0, 1 << 10, 5 << 9), (0, 1 << 10, 3 << 11)
 COMPLEX_LINES = 1 << 17  # and of those that are complex, with a complex filter more than half as long; Zen 5
+FEW_ARRAYS, LARGE = 3, 1 << 14  # of taps, by which so many elements at most are multiplied row by row; Zen 5
 GROUPS, PRODUCTS_OF_GROUPS = 16, 1 << 18  # small convolutions that are computed one after the other
 
 NUMBERS = frozenset("bhilqBHILQfdFD")  # dtypes that are computed as they are
@@ -116,8 +117,8 @@ def transformed(
         y = convolved_small(x, w, mode, False)
         if y is None and len(along) == 1 and x.ndim > 1 and all(k == 1 for _, k in others):
             y = few_along(x, w, along[0], mode)
-    elif len(groups) == 1:
-        y = _by_groups(x, w, mode, groups[0])
+    else:
+        y = _by_groups(x, w, mode, groups, along)
     if y is None and not others and x.size * w.size <= OTHER_PRODUCTS:
         y = _summed(x, w, mode)
     if y is not None and np.isfinite(y).all():
@@ -251,18 +252,41 @@ def _by_taps(x: np.ndarray, w: np.ndarray, mode: str) -> np.ndarray | None:
     return full[tuple(_crop(mode, n, k) for n, k in zip(x.shape, w.shape, strict=True))].copy()
 
 
-def _by_groups(x: np.ndarray, w: np.ndarray, mode: str, axis: int) -> np.ndarray | None:
-    """Small convolutions along the other axes, of all elements of one that both arrays have."""
-    count = x.shape[axis]
-    if count > GROUPS or x.size * w.size > PRODUCTS_OF_GROUPS * count:
-        return None
+def _by_groups(
+    x: np.ndarray, w: np.ndarray, mode: str, groups: Sequence[int], along: Sequence[int]
+) -> np.ndarray | None:
+    """Small convolutions along some axes, of all elements of others that both arrays have."""
+    count = math.prod(x.shape[i] for i in groups)
+    if len(groups) > 1 or count > GROUPS or x.size * w.size > PRODUCTS_OF_GROUPS * count:
+        return _by_products(x, w, mode, along)
     parts = []
-    for image, kernel in zip(x.swapaxes(0, axis), w.swapaxes(0, axis), strict=True):
+    for image, kernel in zip(x.swapaxes(0, groups[0]), w.swapaxes(0, groups[0]), strict=True):
         part = convolved_small(image, kernel, mode, False)
         if part is None:
-            return None
+            return _by_products(x, w, mode, along)
         parts.append(part)
-    return np.ascontiguousarray(np.array(parts).swapaxes(0, axis))
+    return np.ascontiguousarray(np.array(parts).swapaxes(0, groups[0]))
+
+
+def _by_products(x: np.ndarray, w: np.ndarray, mode: str, along: Sequence[int]) -> np.ndarray | None:
+    """Few taps, each of which is an array, times the other array, are added in their places."""
+    pairs = list(zip(x.shape, w.shape, strict=True))
+    taps_of_w, taps_of_x = (math.prod(a.shape[i] for i in along) for a in (w, x))
+    if max(x.size, w.size) > LARGE or min(taps_of_w, taps_of_x) > FEW_ARRAYS or x.ndim - 1 in along:
+        return None
+    if mode == "valid" and larger(*zip(*(pairs[i] for i in along), strict=True)) is None:
+        return None
+    image, kernel = (x, w) if taps_of_w <= taps_of_x else (w, x)
+    sizes = [n + k - 1 if i in along else max(n, k) for i, (n, k) in enumerate(pairs)]
+    full = np.zeros(sizes, np.result_type(x, w))
+    with np.errstate(all="ignore"):
+        for tap in np.ndindex(*(kernel.shape[i] for i in along)):
+            window, own = [slice(None)] * x.ndim, [slice(None)] * x.ndim
+            for i, t in zip(along, tap, strict=True):
+                window[i], own[i] = slice(t, t + image.shape[i]), slice(t, t + 1)
+            full[tuple(window)] += image * kernel[tuple(own)]
+    cropped = [(_crop if i in along else _centred)(mode, *pair) for i, pair in enumerate(pairs)]
+    return np.ascontiguousarray(full[tuple(cropped)])
 
 
 def _floating(array: np.ndarray, single: bool) -> np.ndarray:
