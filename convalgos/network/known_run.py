@@ -28,22 +28,19 @@ from convalgos.network.run_parts import TablePart
 RUN = fields(
     "type dict table rows check free memory inputs input_count results result_count words word_count"
 )
-INPUT = fields(
-    "array name dtype ndim sizes"
-)  # `array`: that of a run, whose memory is nobody else's meanwhile
+# `array`: that of a run, whose memory is nobody else's meanwhile. A word is what kernels read as the address
+# of what is `array` of one of the others.
+INPUT = fields("array name dtype ndim sizes")
 RESULT = fields("array make arguments")
-WORD = fields("cell array offset")  # what kernels read as the address of what is `array` of one of these
+WORD = fields("cell array offset")
 
 _integer = external("PyNumber_AsSsize_t", 2)
 _release = external("PyEval_SaveThread", 0)
 _resume = external("PyEval_RestoreThread", 1, returns=False)
 _count, _drop = external("Py_IncRef", 1, returns=False), external("Py_DecRef", 1, returns=False)
 _dict_size, _dict_item = external("PyDict_Size", 1), external("PyDict_GetItem", 2)
-_list, _set_item, _append = (
-    external("PyList_New", 1),
-    external("PyList_SetItem", 3),
-    external("PyList_Append", 2),
-)
+_list, _append = external("PyList_New", 1), external("PyList_Append", 2)
+_set_item = external("PyList_SetItem", 3)
 _list_size, _list_item = external("PyList_Size", 1), external("PyList_GetItem", 2)
 _set_slice, _made = external("PyList_SetSlice", 4), external("PyObject_CallObject", 2)
 

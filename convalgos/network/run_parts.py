@@ -29,11 +29,8 @@ class TablePart:
     def __init__(
         self, launches: Sequence[Launch], words: Sequence[MovingPlaces], checks: Sequence[Callable[[], None]]
     ):
-        self._table, self._told = (
-            jit.launch_table(launches),
-            [(moved.name, cell, offset) for moved in words for cell, offset in moved.cells],
-        )
-        self._address_of = jit.data_address()
+        self._table, self._address_of = jit.launch_table(launches), jit.data_address()
+        self._told = [(moved.name, cell, offset) for moved in words for cell, offset in moved.cells]
         self.address, self.count, self.checks = int(self._table.ctypes.data), len(self._table), tuple(checks)
         self.is_shared = any(launch.tasks not in (0, 1) for launch in launches)  # whether threads have part
 
