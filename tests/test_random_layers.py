@@ -21,7 +21,7 @@ RARE = {  # of kernels that random layers hardly have: large odd ones, 1x1 alone
     "cpu.depthwise.data",  # depthwise images with stride 2; tests/test_depthwise_data
     "cpu.polyphase",  # where costs, which differ by machine, send phases to several algorithms
 }  # fmt: skip
-SEED, PROBLEMS = 23, 5  # whose boxes are of all kinds, with AVX2 as with AVX-512
+SEED, PROBLEMS = 30, 5  # whose boxes are of all kinds, with AVX2, AVX-512 and with matrix tiles
 
 
 def test_random_layers():

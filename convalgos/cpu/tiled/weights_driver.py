@@ -49,15 +49,15 @@ CLEAR, READ, MULTIPLY, WRITE, SUM = range(5)  # steps; where there is one box, S
 
 @simd.emitter
 def outer_tile(
-    v: simd.Vec, ROWS: int, VECTORS: int, ACCUMULATE: int, a: Any, a_stride: Any, w: Any, w_stride: Any,
-    taps: Any, y: Any, y_stride: Any,
+    v: simd.Vec, ROWS: int, VECTORS: int, a: Any, a_stride: Any, w: Any, w_stride: Any, taps: Any, y: Any,
+    y_stride: Any, accumulate: Any,
 ) -> None:  # fmt: skip
     """y[i][:] (+)= sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
-    wide = range(VECTORS)
+    wide, kept = range(VECTORS), v.mask(v.imul(accumulate, v.lanes))
     left, right = v.pointer(a), v.pointer(w)
     outputs = [v.at(v.pointer(y), v.imul(y_stride, i)) for i in range(ROWS)]
     sums = [
-        [v.register(v.load(row, j * v.lanes) if ACCUMULATE else v.zero()) for j in wide] for row in outputs
+        [v.register(v.load_masked(row, j * v.lanes, kept)) for j in wide] for row in outputs
     ]
     with v.loop(taps) as t:
         row, tap = v.at(left, v.imul(t, a_stride)), v.at(right, v.imul(t, w_stride))
@@ -72,26 +72,25 @@ def outer_tile(
 
 
 @jit.specialise
-def sum_outer_products(
-    SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int
-) -> Callable[..., None]:
+def sum_outer_products(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> Callable[..., None]:
     """y[i][:] (+)= sum_t a[t][i] * w[t][:], for i < count, in tiles of ROWS and ROWS - 1."""
     FEWER = max(ROWS - 1, 1)
 
     def sum_outer_products(
-        a: int, a_stride: int, w: int, w_stride: int, taps: int, y: int, y_stride: int, count: int
-    ) -> None:
+        a: int, a_stride: int, w: int, w_stride: int, taps: int, y: int, y_stride: int, count: int,
+        accumulate: int,
+    ) -> None:  # fmt: skip
         tiles = (count + ROWS - 1) // ROWS
         for tile in range(tiles):
             first = count * tile // tiles
             from_, to = a + first * SIZE, y + first * y_stride * SIZE
             if count * (tile + 1) // tiles - first == ROWS:
                 outer_tile(
-                    SIZE, LANES, ROWS, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
+                    SIZE, LANES, ROWS, VECTORS, from_, a_stride, w, w_stride, taps, to, y_stride, accumulate
                 )
             else:
                 outer_tile(
-                    SIZE, LANES, FEWER, VECTORS, ACCUMULATE, from_, a_stride, w, w_stride, taps, to, y_stride
+                    SIZE, LANES, FEWER, VECTORS, from_, a_stride, w, w_stride, taps, to, y_stride, accumulate
                 )
 
     return sum_outer_products
@@ -118,7 +117,8 @@ def multiply_point(
             for phase in range(point_phases[point, 0], point_phases[point, 1]):
                 source = rows + phase * x.channel_blocks * a.lanes * a.size
                 target = m + (tap * a.phases + phase) * channels * a.m_row * a.size
-                call(a.outer, (source, x.v_row, weights, dy.v_row, tiles, target, a.m_row, channels))
+                place = target, a.m_row, channels, 1 - a.stores
+                call(a.outer, (source, x.v_row, weights, dy.v_row, tiles, *place))
 
 
 @jit.helper
@@ -265,7 +265,7 @@ class WeightBoxPlan(KernelPlan):
             "phases": x.phases, "phases_h": x.rows.phases,
             "phases_w": x.columns.phases, "taps_h": x.rows.taps, "taps_w": x.columns.taps,
             "kernel_d": p.kernel[0], "kernel_h": p.kernel[1], "kernel_w": p.kernel[2],
-            "outer": sum_outer_products(size, lanes, *tile, int(not stores)),
+            "outer": sum_outer_products(size, lanes, *tile),
             "place_tile": place(size, lanes), "output_tiles": output_tiles, "dw_filter": p.gemm_k,
             "inputs": inputs, "gradients": gradients,
         }  # fmt: skip
