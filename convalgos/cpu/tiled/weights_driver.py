@@ -56,9 +56,7 @@ def outer_tile(
     wide, kept = range(VECTORS), v.mask(v.imul(accumulate, v.lanes))
     left, right = v.pointer(a), v.pointer(w)
     outputs = [v.at(v.pointer(y), v.imul(y_stride, i)) for i in range(ROWS)]
-    sums = [
-        [v.register(v.load_masked(row, j * v.lanes, kept)) for j in wide] for row in outputs
-    ]
+    sums = [[v.register(v.load_masked(row, j * v.lanes, kept)) for j in wide] for row in outputs]
     with v.loop(taps) as t:
         row, tap = v.at(left, v.imul(t, a_stride)), v.at(right, v.imul(t, w_stride))
         weights = [v.load(tap, j * v.lanes) for j in wide]
