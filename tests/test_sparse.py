@@ -6,7 +6,10 @@ from helpers import check
 from scipy import sparse
 
 import convalgos as ca
+from convalgos.cpu import sparse as sparse_plans
+from convalgos.cpu.spconv.blocking import sparse_blocking
 from convalgos.cpu.spconv.cost import best_blocking, break_even
+from convalgos.cpu.vectors import simd
 from convalgos.select import find_algorithm
 from convalgos.select.measure.accuracy import random_arrays, repeating_arrays
 
@@ -29,6 +32,16 @@ def test_forms(text, shifted, sharing):
     problem = ca.ConvProblem.parse(text)
     cut = best_blocking(problem)
     assert (cut.shifted, cut.sharing) == (shifted, sharing), text
+    check(SPARSE, problem, "integers", [(True, "relu"), (False, None)])
+
+
+def test_blocks_whose_rows_are_read_as_far_as_those_of_y_are_long(monkeypatch):
+    """Blocks of rows less the last pixel, whose windows reach it: their rows are no run of y."""
+    lanes = simd.lanes(8)
+    problem = ca.ConvProblem((1, 3, 9, 2 * lanes + 2), (5, 3, 2, 2), dtype="float64", density=0.5)
+    cut = sparse_blocking(problem, 1, False, 2)  # parts of each row
+    assert cut.pitch == problem.spatial_out[1] == cut.block[1] + 1 and cut.block[0] > 1
+    monkeypatch.setattr(sparse_plans, "best_blocking", lambda problem: cut)
     check(SPARSE, problem, "integers", [(True, "relu"), (False, None)])
 
 

@@ -223,7 +223,7 @@ def sum_sparse() -> Callable[..., None]:
                         ),
                     )  # fmt: skip
             y = a.y + (n * a.y_n + group * a.filters * a.y_k + (o * a.p + p) * a.q + q) * a.size
-            if a.pitch == a.q:
+            if a.pitch == a.q == columns:
                 columns, rows = columns * rows, 1
             stream = 0 if a.finish else a.stream
             for tile in range(first, end):
