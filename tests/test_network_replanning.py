@@ -19,7 +19,7 @@ from convalgos.core.machine import vector_bytes
 from convalgos.cpu.direct import Direct
 from convalgos.cpu.runtime.plan import KernelPlan
 from convalgos.cpu.separable.plan import SeparablePlan
-from convalgos.network import arena
+from convalgos.network import arena, batch_parts
 from convalgos.network import choice as choice_module
 from convalgos.network.graph import (
     Concatenation,
@@ -333,6 +333,27 @@ def test_plans_that_are_let_go_of_are_gone_at_once(monkeypatch):
         assert executor() is None, "no cycle of references waits for the collector"
     finally:
         gc.enable()
+
+
+def test_sizes_that_are_told_ahead_are_bound_to_memory(monkeypatch):
+    """The first run is like any other, where the largest is told first; that in parts of a batch, too."""
+    rng = np.random.default_rng(8)
+    graph = gated_network(rng)
+    net, parted = Network(graph), Network(graph)
+    shapes = [(1, 3, 64, 50), (1, 3, 40, 56), (1, 3, 33, 41)]
+    xs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    known = [Network(graph)(x) for x in xs]
+    for shape in shapes:
+        net.plan(shape)
+    monkeypatch.setattr(batch_parts, "GAIN", -math.inf)
+    monkeypatch.setattr(batch_parts, "_images_of_part", lambda *_: 2)
+    monkeypatch.setattr(batch_parts._Seconds, "gained", lambda _, of_all, of_part: of_all)
+    parted.plan((6, 3, 40, 56))
+    assert parted.plans()[0].parts is not None
+    monkeypatch.setattr("convalgos.network.context.Context.__init__", None)  # nothing is bound from here on
+    for x, expected in zip(xs, known, strict=True):
+        same(net(x), expected)
+    same([y[5:] for y in parted(np.repeat(xs[1], 6, axis=0))], known[1])
 
 
 def test_sizes_at_which_all_taps_read_padding():

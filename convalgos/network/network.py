@@ -251,6 +251,7 @@ class Network:
     def _planned_within(self, shapes: Mapping[str, Shape], limits: PlanLimits) -> NetworkPlan:
         """A plan made for these shapes, which calls run by from now on."""
         found = self._plan(shapes, limits)
+        found.bind()
         self.keep(found)
         return found
 

@@ -93,6 +93,10 @@ class NetworkPlan:
             measured = [seconds for executor in executors for seconds in step_times(executor)]
         return explanation(self.graph, self.planned, self.choice, self.limits, measured, self.parts)
 
+    def bind(self) -> None:
+        """Bind the steps to memory, which the first run does else."""
+        self._executor.bind()
+
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, new arrays, of inputs that are contiguous and have the planned shapes."""
         return self._executor.run(inputs)

@@ -41,11 +41,9 @@ class PartedRun:
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of the network, new arrays; see `Executor.run`."""
-        memory = self._memories.take(self._parts.arena_bytes + self._parts.between_bytes)
+        memory = self._memory()
         try:
-            contexts = self._contexts.get(memory)
-            if contexts is None:
-                contexts = self._contexts[memory] = self._bound(memory)
+            contexts = self._contexts_of(memory)
             if contexts.rest is None:
                 return self._outputs_in_parts(contexts.first[0], inputs)
             for images, context in zip(self._images, contexts.first, strict=True):
@@ -55,6 +53,23 @@ class PartedRun:
             return self._rest.outputs_of(arrays)
         finally:
             self._memories.give_back(memory)
+
+    def bind(self) -> None:
+        """Bind the steps to memory; see `Executor.bind`."""
+        memory = self._memory()
+        try:
+            self._contexts_of(memory)
+        finally:
+            self._memories.give_back(memory)
+
+    def _memory(self) -> Memory:
+        return self._memories.take(self._parts.arena_bytes + self._parts.between_bytes)
+
+    def _contexts_of(self, memory: Memory) -> PartedContexts:
+        contexts = self._contexts.get(memory)
+        if contexts is None:
+            contexts = self._contexts[memory] = self._bound(memory)
+        return contexts
 
     def _outputs_in_parts(self, context: Context, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Those of a network all of whose steps run in parts."""
