@@ -14,6 +14,7 @@ from convalgos.core.machine import cache_sizes
 from convalgos.core.problem import ConvProblem
 from convalgos.core.profiles import nominal
 from convalgos.cpu import bf16x3, int8x3
+from convalgos.cpu.gemm import split_filter
 from convalgos.cpu.gemm.blocked_cut import row_view
 from convalgos.cpu.gemm.split_cut import SplitCut, split_cycles
 from convalgos.cpu.gemm.split_plan import SplitSumsPlan
@@ -94,6 +95,34 @@ LIKE = [  # a known size of a layer, and another one
     ("n1 c512 h60 w60 k16 r1 s1 stride2 blocked16", (1, 512, 7, 8)),  # blocks of rows, then a whole image
     ("n1 c512 h7 w8 k16 r1 s1 stride2 blocked16", (1, 512, 60, 60)),
 ]
+
+
+@each_form
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1 c70 h5 w5 k150 r1 s1 blocked16",
+        "n1 c30 h9 w9 k97 r3 s3 p1 blocked16",
+        "n1 c64 h5 w5 k128 r1 s1 blocked16",
+    ],
+)
+@pytest.mark.parametrize("unlike", [False, True])
+def test_huge_filters_are_packed_a_piece_at_a_time(split, text, unlike, monkeypatch):
+    """The same bits as at once, also of channels that are scaled; the last vectors and panels are partial."""
+    problem = ConvProblem.parse(text)
+    plan = served(split, problem)
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in (problem.x_shape, problem.w_shape))
+    if unlike:
+        w[:, ::3] *= 1e-4
+
+    def outputs():
+        return to_logical(plan(laid(x, problem.layout), w.copy()), problem.y_layout, problem.K)
+
+    whole = outputs()
+    for nbytes in (1, w.nbytes // 3):
+        monkeypatch.setattr(split_filter, "PIECE", nbytes)
+        assert np.array_equal(outputs(), whole)
 
 
 @each_form
