@@ -23,6 +23,7 @@ from convalgos.network.arithmetic_plans import OPERATION, arithmetic_plan, conca
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.gather_plans import GATHERS, bag_plan, gather_plan
 from convalgos.network.graph import Shapes
+from convalgos.network.typed_plans import typed_plan
 
 LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
@@ -47,7 +48,7 @@ def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
     make = KERNELS.get(step.function) if takes else None
     kernels = None if make is None else make(step, shapes)
     if kernels is None:
-        return ArrayFunctionPlan(step)
+        return (None if step.planned else typed_plan(step, shapes, dtype)) or ArrayFunctionPlan(step)
     return kernels if step.function in OF_ALL_INPUTS else OfFirstInput(kernels)
 
 
