@@ -19,7 +19,7 @@ BLOCK = 256  # elements of a block
 BUFFER = BLOCK * WORD + 64  # bytes of one, to whole vectors
 MOST = 3  # operands
 
-# y has `count` elements of `size` bytes; `scratch` has buffers for each task, one an operand, in `room` bytes,
+# y has `count` elements of `size` bytes; a task has buffers in `scratch`, one an operand, in `room` bytes,
 # and `code` is a place in `CODES`. The records of the operands are at `table`.
 TYPED_FIELDS = fields("y table scratch room operands code size count tasks")
 # An operand is seen as (d0, d1, d2, d3), as many elements as y, of which s0 to s3 are the steps in elements,
