@@ -29,7 +29,8 @@ LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
-FEW = 1 << 10  # elements in rows whose largest ones kernels find one after the other, before NumPy is called
+FEW = 1 << 10  # elements in rows whose largest ones kernels find one after the other, before NumPy is called,
+SHORT = 32  # but for rows of up to so many, at each of which NumPy begins anew; Xeon
 WIDEST = 1 << 20  # pixels of a map that kernels count in float32, with a share between two
 VIEWS = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # which move nothing
 
@@ -99,7 +100,7 @@ def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     count, behind = x[axis], math.prod(x[axis + 1 :])
     if options["of"] != "max" or options["last"] or not count:
         return None
-    if behind == 1 and math.prod(x) > FEW:  # NumPy has vectors along the axis
+    if behind == 1 and count > SHORT and math.prod(x) > FEW:  # NumPy has vectors along the axis
         return None
     return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
 

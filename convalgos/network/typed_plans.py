@@ -90,6 +90,12 @@ class TypedPlan(BoundStep):
         return run._replace(x_places=tuple(x_places))
 
 
+def run_that_copies_bytes(x: np.ndarray, y: np.ndarray) -> BoundRun:
+    """A run that copies x to y, both uint8 of one shape."""
+    step = ArrayFunction("copy", ("x",), "y", "same", x.dtype.name)
+    return TypedPlan(step, "same", [x.dtype], {"x": x.shape, "y": y.shape}).bind(x, y)
+
+
 def typed_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> BoundStep | None:
     """Kernels of a function of elements; None where NumPy computes it.
 
