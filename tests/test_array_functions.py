@@ -290,6 +290,21 @@ def test_few_of_the_largest_are_found_by_kernels():
         }
 
 
+@pytest.mark.parametrize("axis, by", [(-1, OfOperands), (2, OfOperands), (0, ArrayFunctionPlan)])
+def test_vectors_of_one_place_are_gathered_as_rows(axis, by):
+    """As Keras writes what is taken of a table."""
+    b = Builder((5, 7))
+    at = b.node("Cast", b.node("Round", "x"), to=7)
+    places = b.node("Unsqueeze", b.node("Clip", at, np.int64(-2), np.int64(1)), np.int64([axis]))
+    model = b.model(b.node("GatherND", numbers((4, 2, 3, 3, 2, 2, 2, 2)), places))
+    x = numbers((5, 7))
+    net = from_onnx(model)
+    for _ in range(2):
+        same(net(x), reference(model, {"x": x}))
+    (plan,) = [s.plan for s in net.plan(x.shape).planned.steps if s.step.output in net.graph.outputs]
+    assert type(plan) is by
+
+
 def model_of_sizes():
     """A model that computes sizes of sizes."""
     b = Builder(("n", "c", "t"))

@@ -7,10 +7,12 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 import onnx
-from test_network_onnx import Builder, check, kinds, numbers, reference
+from test_network_onnx import CLOSE, Builder, check, kinds, numbers, reference
 
+from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import ChannelSelection, Convolution, Foreign, Pooling
 from convalgos.network.onnx_reader.folding import fold_constants
+from convalgos.network.onnx_reader.graph import from_onnx
 
 X = (2, 8, 9, 7)
 
@@ -137,3 +139,51 @@ def test_means_go_before_1x1_convolutions_that_nothing_else_reads():
         for name in net.graph.outputs
     ]
     assert is_turned == [True, True, *[False] * len(apart)]
+
+
+def of_all(found):
+    return found if isinstance(found, tuple | list) else [found]
+
+
+def by_number(op, where):
+    """A product with one number before or behind a product with a matrix, or a convolution, past moves."""
+
+    def write(b):
+        number = np.float32(0.3) if op == "Mul" else np.full((1, 1, 1), -4, "f4")
+        w = numbers((6, 5))
+        if where == "before":
+            return b.node("MatMul", b.node(op, "x", number), numbers((7, 5)))
+        if where == "between":
+            x = b.node("Reshape", b.node(op, b.node("Relu", "x"), number), np.int64([0, 6, 7, 1]))
+            return b.node("Conv", x, numbers((4, 6, 3, 1)), numbers(4), pads=[1, 0, 1, 0])
+        y = b.node(
+            "Reshape", b.node("MatMul", b.node("Transpose", "x", perm=[0, 2, 1]), w), np.int64([0, -1])
+        )
+        return b.node("Tanh", b.node(op, b.node("Unsqueeze", y, np.int64([1])), number))
+
+    return write
+
+
+@pytest.mark.parametrize("op", ["Mul", "Div"])
+@pytest.mark.parametrize("where", ["before", "between", "behind"])
+def test_one_factor_of_all_is_part_of_a_filter(op, where):
+    b = Builder(("n", "t" if where == "before" else 6, 7), 13)
+    model = b.model(by_number(op, where)(b))
+    graph = from_onnx(model).graph
+    assert not any(getattr(step, "operation", "") == "multiply" for step in graph.steps), graph.steps
+    assert not any(isinstance(step, ArrayFunction) for step in graph.steps), graph.steps
+    for n in (1, 3):
+        x = numbers((n, 6, 7))
+        for found, right in zip(of_all(from_onnx(model)(x)), reference(model, {"x": x}), strict=True):
+            np.testing.assert_allclose(found, right, 0, CLOSE * np.abs(right).max())
+
+
+def test_factors_that_others_read_stay():
+    b = Builder(("n", 6, 7), 13)
+    scaled = b.node("Mul", "x", np.float32(0.3))
+    product = b.node("MatMul", scaled, numbers((7, 5)))
+    twice = b.node("Mul", product, np.float32(3))
+    model = b.model(scaled, b.node("Relu", twice), product, b.node("Add", twice, product))
+    x = numbers((2, 6, 7))
+    for found, right in zip(of_all(from_onnx(model)(x)), reference(model, {"x": x}), strict=True):
+        np.testing.assert_allclose(found, right, 0, CLOSE * np.abs(right).max())

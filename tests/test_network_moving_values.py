@@ -5,6 +5,7 @@ import pytest
 from test_network_onnx import CLOSE, Builder, numbers, reference
 
 from convalgos.network.array_copies import bound_copy
+from convalgos.network.known_run import can_be_known
 from convalgos.onnx import Session
 
 
@@ -75,13 +76,34 @@ def test_recurrent_layers_with_their_states_are_one_table_of_launches():
     assert len(executor._context_of(memory).parts) == 1
 
 
+def test_views_that_are_outputs_and_truths_of_odd_sizes_are_copied_by_kernels():
+    """What Python copied between two tables took 3 us each, as long as the network."""
+    b = Builder(("n", 7))
+    b.inputs["z"] = ("n", 7)
+    y = linear(b, "x", 7, 7)
+    kept = b.node("Greater", "z", y)
+    outputs = [b.node("Reshape", y, np.int64([-1])), kept, b.node("Not", kept), b.node("Sub", "x", y), y]
+    model = b.model(*outputs, b.node("Reshape", kept, np.int64([-1])), b.node("Cast", kept, to=2))
+    for n in (1, 3, 4, 0):
+        session = Session(model.SerializeToString())
+        for _ in range(4):
+            feeds = {"x": numbers((n, 7)), "z": numbers((n, 7))}
+            for found, right in zip(session.run(None, feeds), reference(model, feeds), strict=True):
+                assert found.shape == right.shape and found.dtype == right.dtype
+                np.testing.assert_allclose(found, right, 0, CLOSE * np.abs(right).max(initial=1e-30))
+        if can_be_known() and n:
+            assert session.network.repeated.run is not None
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16", "bool"])
 def test_copies_are_of_bits(dtype):
     words = np.random.default_rng(3).integers(0, 256, (4, 10, 6, 8)).astype("u1")
     x = (words & 1).view(bool) if dtype == "bool" else words.view(dtype)
     bound_copy(x, y := np.zeros(x.size, dtype)).run()
     assert y.tobytes() == x.tobytes()
-    assert bound_copy(words[0, 0, 0, :3], words[0, 0, 1, :3]) is None
+    bound_copy(words[0, 0, 0, :3], words[0, 0, 1, :3]).run()  # no whole words of four bytes
+    assert words[0, 0, 1, :3].tolist() == words[0, 0, 0, :3].tolist()
+    assert bound_copy(words[..., ::2], np.zeros(960, "u1")) is None
     bound_copy(x[:0], y[:0]).run()
 
 
@@ -94,6 +116,15 @@ def test_the_first_that_is_nan_is_the_largest():
     x[0, 2, 1:4] = x[0, 3, 2] = x[2, :, 0] = np.nan
     for y, axis in zip(Session(model.SerializeToString()).run(None, {"x": x}), (1, 2), strict=True):
         np.testing.assert_array_equal(y, np.argmax(-x, axis, keepdims=True))
+
+
+@pytest.mark.parametrize("count", [3, 32, 33])
+def test_largest_of_many_short_rows(count):
+    b = Builder((300, count))
+    session = Session(b.model(b.node("ArgMax", b.node("Neg", "x"), axis=1)).SerializeToString())
+    x = np.random.default_rng(0).integers(0, 3, (300, count)).astype("f4")
+    x[7, 2] = np.nan
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.argmax(-x, 1, keepdims=True))
 
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])

@@ -5,7 +5,7 @@ import pytest
 from test_network_odd_models import check_model
 from test_network_onnx import CLOSE, RNG, Builder
 
-from convalgos.network.graph import Convolution, Elementwise, Foreign
+from convalgos.network.graph import Convolution, Elementwise, Foreign, LayerNormalization
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx
@@ -95,3 +95,92 @@ def test_norms_and_shifts_of_torch():
         right = block(x)
         assert (frozen(x) - right).abs().max() <= CLOSE * right.abs().max()
     assert "left" not in frozen.report()
+
+
+class Parts:
+    """What norms are written of: x, its mean, the inverse of the root of its variance, and numbers."""
+
+    def __init__(self, build, x, axis, of, epsilon=1e-3):
+        ones = (1,) * (2 if of == "maps" else 0)
+        self.x, self.mean = x, build.node("ReduceMean", x, axes=[axis], keepdims=1)
+        self.centred = build.node("Sub", x, self.mean)
+        square = build.node("Mul", self.centred, self.centred)
+        variance = build.node("ReduceMean", square, axes=[axis], keepdims=1)
+        self.plus = build.node("Add", variance, np.float32(epsilon))
+        self.build = build
+        self.gamma, self.beta = numbers(8, *ones), numbers(8, *ones)
+
+    @property
+    def root(self):
+        return self.build.node("Sqrt", self.plus)
+
+
+def keras(b, p):
+    """x r + (beta - mean r)"""
+    r = b.node("Mul", b.node("Reciprocal", p.root), p.gamma)
+    return b.node("Add", b.node("Mul", p.x, r), b.node("Sub", p.beta, b.node("Mul", p.mean, r)))
+
+
+def keras_3(b, p):
+    """x r + (-mean r + beta)"""
+    r = b.node("Mul", p.gamma, b.node("Div", np.float32(1), p.root))
+    less = b.node("Mul", b.node("Neg", p.mean), r)
+    return b.node("Add", b.node("Add", less, p.beta), b.node("Mul", r, p.x))
+
+
+def by_power(b, p):
+    r = b.node("Pow", p.plus, np.float32(-0.5))
+    return b.node("Add", b.node("Mul", b.node("Mul", p.centred, p.gamma), r), p.beta)
+
+
+def of_each(b, p):
+    """(x r - mean r) gamma, and nothing is added."""
+    r = b.node("Reciprocal", p.root)
+    return b.node("Mul", b.node("Sub", b.node("Mul", p.x, r), b.node("Mul", p.mean, r)), p.gamma)
+
+
+def shifted_first(b, p):
+    over = b.node("Div", p.gamma, p.root)
+    return b.node("Add", p.beta, b.node("Mul", over, p.centred))
+
+
+@pytest.mark.parametrize("of", ["maps", "rows", "vectors"])
+@pytest.mark.parametrize("norm", [keras, keras_3, by_power, of_each, shifted_first])
+def test_norms_whose_factors_are_multiplied_out(norm, of):
+    axis, shape = {"maps": (1, (8, "h", "w")), "rows": (-1, ("t", 8)), "vectors": (-1, (8,))}[of]
+    build = Builder(("n", *shape), 13)
+    parts = Parts(build, build.node("Sinh", "x"), axis, of)
+    model = build.model(build.node("Relu", norm(build, parts)))
+    kinds = [type(step) for step in from_onnx(model).graph.steps]
+    assert kinds.count(LayerNormalization) == 1 and len(kinds) <= 6, kinds
+    for n in (1, 3):
+        check_model(model, numbers(n, *(5 if isinstance(size, str) else size for size in shape)))
+
+
+def other_scales(b, p):
+    r = b.node("Reciprocal", p.root)
+    by_x, by_mean = b.node("Mul", p.x, b.node("Mul", r, p.gamma)), b.node("Mul", p.mean, r)
+    return b.node("Add", by_x, b.node("Sub", p.beta, by_mean))
+
+
+def added(b, p):
+    r = b.node("Reciprocal", p.root)
+    return b.node("Add", b.node("Mul", p.x, r), b.node("Mul", p.mean, r))
+
+
+def squared(b, p):
+    r = b.node("Reciprocal", p.root)
+    r = b.node("Mul", r, r)
+    return b.node("Sub", b.node("Mul", p.x, r), b.node("Mul", p.mean, r))
+
+
+def read_elsewhere(b, p):
+    return b.node("Mul", keras(b, p), p.mean)
+
+
+@pytest.mark.parametrize("norm", [other_scales, added, squared, read_elsewhere])
+def test_what_is_no_norm_stays_sums_and_products(norm):
+    build = Builder(("n", "t", 8), 13)
+    model = build.model(norm(build, Parts(build, build.node("Sinh", "x"), -1, "rows")))
+    assert not any(isinstance(step, LayerNormalization) for step in from_onnx(model).graph.steps)
+    check_model(model, numbers(2, 5, 8))

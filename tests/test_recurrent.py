@@ -9,6 +9,7 @@ from convalgos.core.setting import threads_of_calls
 from convalgos.cpu.elementwise import recurrent
 from convalgos.cpu.elementwise.recurrent import RecurrentPlan
 from convalgos.network.graph import Foreign
+from convalgos.network.network import Network
 from convalgos.network.onnx_reader.graph import from_onnx
 from convalgos.network.recurrence import Recurrence
 
@@ -30,7 +31,7 @@ def share(x):
     return 1 / (1 + np.exp(-x))
 
 
-def states(z, weights, gates, bias, turned, h, c):
+def states(z, weights, gates, bias, turned, h, c, reset_first=False):
     """y of `RecurrentPlan` in float64, h and c the first state and cells."""
     directions, _, hidden = weights.shape
     times, images, _ = z.shape
@@ -47,7 +48,9 @@ def states(z, weights, gates, bias, turned, h, c):
                 state = out * np.tanh(cells)
             elif gates == 3:
                 kept, reset = share(own[:2] + added[:2])
-                new = np.tanh(own[2] + reset * (added[2] + bias[d]))
+                of_new = weights[d, 2 * hidden :].astype("f8")
+                added_last = (reset * state) @ of_new.T if reset_first else reset * (added[2] + bias[d])
+                new = np.tanh(own[2] + added_last)
                 state = (1 - kept) * new + kept * state
             else:
                 state = np.tanh(own[0] + added[0])
@@ -68,6 +71,20 @@ def test_states_against_float64(times, images, directions, hidden, turned, given
         plan.run(inputs, y := np.full(plan.y_shape, np.nan, "f4"))
         wanted = states(z, weights, gates, bias, turned, *first)
         assert y.shape == wanted.shape and np.allclose(y, wanted, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("times, images, directions, hidden, turned, given", CASES)
+def test_share_of_the_state_is_taken_first(times, images, directions, hidden, turned, given, threads):
+    z = numbers((times, images, directions * 3 * hidden))
+    weights = numbers((directions, 3 * hidden, hidden)) / np.float32(hidden**0.5)
+    first = numbers((directions, images, hidden)) * np.float32(given[0])
+    with threads_of_calls(threads):
+        plan = RecurrentPlan(z.shape, weights, 3, None, turned, (given[0], False), reset_first=True)
+        wanted = states(z, weights, 3, None, turned, first, first, True)
+        for _ in range(2):
+            plan.run([z, first][: 1 + given[0]], y := np.full(plan.y_shape, np.nan, "f4"))
+            assert y.shape == wanted.shape and np.allclose(y, wanted, rtol=0, atol=2e-6)
 
 
 TEAMS = [  # times, images, directions, hidden, threads
@@ -110,6 +127,9 @@ def test_teams_of_threads(times, images, directions, hidden, threads, gates, mon
                 assert np.allclose(y, wanted, rtol=0, atol=2e-6)
 
 
+RESET_FIRST = {"linear_before_reset": 0}  # as ONNX has it where nothing is said
+
+
 def layer(op, direction, channels=10, hidden=9, **attributes):
     """(model, its nodes) of a layer behind a convolution of (T, N, C) maps."""
     builder = Builder((6, channels, "n"))
@@ -140,14 +160,17 @@ def foreign(net):
     return [op for step in net.graph.steps if isinstance(step, Foreign) for op in step.region.operators]
 
 
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("op, attributes", [("LSTM", {}), ("GRU", {}), ("GRU", RESET_FIRST), ("RNN", {})])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-def test_layers_of_onnx(op, direction):
+def test_layers_of_onnx(op, attributes, direction, tmp_path):
     """All states and the last ones, for any number of images."""
-    builder, (y, last, *_) = layer(op, direction)
+    builder, (y, last, *_) = layer(op, direction, **attributes)
     for images in (3, 1):
-        net = checked(builder.model(y, last), numbers((6, 10, images)))
+        net = checked(builder.model(y, last), x := numbers((6, 10, images)))
     assert not foreign(net) and any(isinstance(step, Recurrence) for step in net.graph.steps)
+    net.save(tmp_path / "net.cal")
+    for found, right in zip(Network.load(tmp_path / "net.cal")(x), net(x), strict=True):
+        assert np.array_equal(found, right)
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
@@ -198,7 +221,6 @@ def test_first_states():
     [
         ("LSTM", {"clip": 0.5}),
         ("LSTM", {"input_forget": 1}),
-        ("GRU", {"linear_before_reset": 0}),
         ("RNN", {"activations": ["Sigmoid"]}),
         ("LSTM", {"more": ["", "", "", numbers((1, 27))]}),
         ("GRU", {"more": [np.int32([2, 6, 3])]}),

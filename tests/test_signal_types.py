@@ -211,3 +211,26 @@ def test_no_pixels_go_on_beyond_the_edges(name, boundary, shape):
         getattr(ca.signal, name)(image, taps, "full", boundary)
     ours, theirs = (getattr(m, name)(image, taps, "same", boundary) for m in (ca.signal, scipy.signal))
     assert ours.shape == theirs.shape == shape
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (7, 0), (0, 0)], ids=str)
+def test_images_without_pixels_are_filtered_to_none(shape):
+    """SciPy reads and writes beyond arrays for them, and the process ends."""
+    for of_image, of_taps, size in (("f", "f", 3), ("d", "d", 1), ("D", "f", 5), ("i2", "f", 3)):
+        taps = np.ones(size, of_taps)
+        y = ca.signal.sepfir2d(np.zeros(shape, of_image), taps, taps)
+        theirs = scipy.signal.sepfir2d(np.zeros((9, 9), of_image), taps, taps)
+        assert y.shape == shape and y.dtype == theirs.dtype
+    with pytest.raises(ValueError):
+        ca.signal.sepfir2d(np.zeros(shape), np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize("mode", ["wrap", "symmetric", "reflect", "edge", "line"])
+def test_no_samples_go_on_beyond_the_ends(mode):
+    """SciPy divides by zero, which ends the process, or reads beyond the array."""
+    with pytest.raises(ValueError, match="lines without samples"):
+        ca.signal.upfirdn(np.ones(5), np.zeros((0, 3)), 2, 3, 0, mode)
+    assert ca.signal.upfirdn(np.ones(3), np.zeros(0), 3, 2, mode=mode).shape == (0,)
+    assert ca.signal.upfirdn(np.ones(5), np.zeros((3, 0)), 2, 3, 0, mode).shape == (3, 0)
+    assert ca.signal.resample_poly(np.zeros((0, 3)), 3, 2, padtype=mode).shape == (0, 3)
+    assert ca.signal.resample_poly(np.zeros((3, 0)), 4, 2, padtype=mode).shape == (6, 0)

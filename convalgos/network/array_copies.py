@@ -11,6 +11,7 @@ from convalgos.cpu.runtime.array_pass import ArrayPass
 from convalgos.network.array_plans import ArrayFunctionPlan
 from convalgos.network.graph import Foreign
 from convalgos.network.planned import PlannedStep
+from convalgos.network.typed_plans import run_that_copies_bytes
 
 
 def takes_copies(planned_step: PlannedStep) -> bool:
@@ -21,7 +22,7 @@ def takes_copies(planned_step: PlannedStep) -> bool:
 
 def bound_copy(source: np.ndarray, target: np.ndarray) -> BoundRun | None:
     """A run that copies a contiguous array to one of as many bytes, whatever they are, and that is told where
-    both lie; None where they are no whole words.
+    both lie; None where one is not contiguous.
 
     Example:
         >>> x, y = np.arange(4).reshape(2, 2), np.zeros(4, int)
@@ -29,7 +30,8 @@ def bound_copy(source: np.ndarray, target: np.ndarray) -> BoundRun | None:
         >>> y.tolist()
         [0, 1, 2, 3]
     """
-    if source.nbytes % FLOAT.itemsize:
+    if not source.flags.c_contiguous or not target.flags.c_contiguous:
         return None
-    x, y = (array.reshape(-1).view(FLOAT) for array in (source, target))
-    return passed(ArrayPass(x, None, y, None))
+    words = source.nbytes % FLOAT.itemsize == 0 and source.flags.aligned and target.flags.aligned
+    x, y = (array.reshape(-1).view(FLOAT if words else np.uint8) for array in (source, target))
+    return passed(ArrayPass(x, None, y, None)) if words else run_that_copies_bytes(x, y)

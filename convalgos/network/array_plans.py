@@ -23,12 +23,14 @@ from convalgos.network.arithmetic_plans import OPERATION, arithmetic_plan, conca
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.gather_plans import GATHERS, bag_plan, gather_plan
 from convalgos.network.graph import Shapes
+from convalgos.network.typed_plans import typed_plan
 
 LINEAR = {  # what `ResizePlan` calls the coordinates that it knows
     "half_pixel": "half_pixel", "align_corners": "align_corners", "asymmetric": "asymmetric",
     "pytorch_half_pixel": "half_pixel",  # but where one pixel is made
 }  # fmt: skip
-FEW = 1 << 10  # elements in rows whose largest ones kernels find one after the other, before NumPy is called
+FEW = 1 << 10  # elements in rows whose largest ones kernels find one after the other, before NumPy is called,
+SHORT = 32  # but for rows of up to so many, at each of which NumPy begins anew; Xeon
 WIDEST = 1 << 20  # pixels of a map that kernels count in float32, with a share between two
 VIEWS = frozenset(("same", "reshape", "squeeze", "unsqueeze", "flatten"))  # which move nothing
 
@@ -47,7 +49,7 @@ def array_function_plan(step: ArrayFunction, shapes: Shapes, dtype: str) -> Any:
     make = KERNELS.get(step.function) if takes else None
     kernels = None if make is None else make(step, shapes)
     if kernels is None:
-        return ArrayFunctionPlan(step)
+        return (None if step.planned else typed_plan(step, shapes, dtype)) or ArrayFunctionPlan(step)
     return kernels if step.function in OF_ALL_INPUTS else OfFirstInput(kernels)
 
 
@@ -98,7 +100,7 @@ def _largest(step: ArrayFunction, shapes: Shapes) -> BoundStep | None:
     count, behind = x[axis], math.prod(x[axis + 1 :])
     if options["of"] != "max" or options["last"] or not count:
         return None
-    if behind == 1 and math.prod(x) > FEW:  # NumPy has vectors along the axis
+    if behind == 1 and count > SHORT and math.prod(x) > FEW:  # NumPy has vectors along the axis
         return None
     return LargestChannelPlan((math.prod(x[:axis]), count, behind), (x, y))
 

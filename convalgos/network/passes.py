@@ -24,27 +24,27 @@ from convalgos.network.graph import (
     LayerNormalization,
     NetworkGraph,
     Step,
-    Transpose,
     View,
 )
 from convalgos.network.group_norms import GroupNormalization
 from convalgos.network.mapped_weights import scaled_weights
 from convalgos.network.means_ahead import with_means_ahead
 from convalgos.network.parallel_branches import branches_joined
-from convalgos.network.pixel_moves import PixelMove, orders_in_filters
+from convalgos.network.pixel_moves import orders_in_filters
 from convalgos.network.read_once import read_once
 from convalgos.network.same_values import reading_same
 from convalgos.network.scaled_activations import with_scaled_activations
 from convalgos.network.selections import selections_joined
 from convalgos.network.single_pixels import one_pixel_maps, vectors_as_maps
 from convalgos.network.transposes import transposes_last
+from convalgos.network.uniform_scales import VIEWS, only_factor, with_factors_in_filters
 
 Norm = TypeVar("Norm", LayerNormalization, GroupNormalization)
 
 
 def fused(graph: NetworkGraph) -> NetworkGraph:
     """All fusions, in an order in which each finds what the ones before it made."""
-    graph = needed(constants_joined(transposes_last(graph)))
+    graph = needed(constants_joined(transposes_last(with_factors_in_filters(graph))))
     graph = needed(vectors_as_maps(without_views(views_last(graph))))
     for fuse in (with_scales, branches_joined, with_activations):
         graph = fuse(graph)
@@ -110,18 +110,12 @@ def with_scales(graph: NetworkGraph) -> NetworkGraph:
         elif isinstance(of, LayerNormalization) and not step.activation:
             del steps[of.output]
             steps[step.output] = _scaled_norm(of, step)
-        elif isinstance(of, Product) and (factor := _only_factor(step)) is not None:
+        elif isinstance(of, Product) and (factor := only_factor(step)) is not None:
             del steps[of.output]
             steps[step.output] = replace(of, output=step.output, scale=of.scale * factor)
         else:
             steps[step.output] = step
     return replace(graph, steps=tuple(steps.values()))
-
-
-def _only_factor(by: Convolution) -> float | None:
-    """The number that a scale multiplies all channels with, if it does nothing else."""
-    alike = by.w.size and (by.w == by.w.flat[0]).all() and (by.bias is None or not by.bias.any())
-    return float(by.w.flat[0]) if alike and not by.activation else None
 
 
 def _scaled_norm(of: Norm, by: Convolution) -> Norm:
@@ -274,5 +268,4 @@ def needed(graph: NetworkGraph) -> NetworkGraph:
     return replace(graph, steps=tuple(reversed(steps)))
 
 
-VIEWS = View | Transpose | PixelMove  # what moves elements and changes none
 FINISHED = SUMMED | Elementwise | GroupNormalization | DynamicConvolution

@@ -25,6 +25,7 @@ class Recurrence(Step):
     given: tuple[bool, bool] = (False, False)
     with_cells: bool = False  # behind the last time, of an LSTM
     rectified: bool = False  # the states of a plain layer, in the place of their hyperbolic tangents
+    reset_first: bool = False  # the share of a GRU is taken of the state, and not of the sum
 
     def sizes(self, shapes: Shapes) -> tuple[int, int, int, int, int]:
         """(times, images, directions, gates, hidden)."""

@@ -48,7 +48,8 @@ def can_be_told(planned_step: PlannedStep) -> bool:
     """Whether its kernels may read words that say where its arrays lie."""
     plan = planned_step.plan
     return (
-        isinstance(planned_step.step, CONVOLUTIONS)
+        plan is None
+        or isinstance(planned_step.step, CONVOLUTIONS)
         or isinstance(plan, Reorder)
         or getattr(plan, "told", False)
     )
@@ -79,7 +80,7 @@ def _outputs_shown(planned: Planned, graph: NetworkGraph, moving: set[str]) -> d
     steps, slices = planned.steps, planned.sharing.slices if planned.sharing else {}
     kept = moving | {*slices} | {whole for whole, _ in slices.values()}
     reads = Counter(name for planned_step in steps for name in planned_step.step.inputs)
-    told = {s.step.output for s in steps if s.plan is None or can_be_told(s)} - kept
+    told = {s.step.output for s in steps if can_be_told(s)} - kept
     products = {s.step.output for s in steps if _is_told_alone(s)}
     for planned_step in reversed(steps):
         step = planned_step.step

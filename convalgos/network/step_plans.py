@@ -101,7 +101,7 @@ def plan_of(step: Step, shapes: Shapes, layout: str, dtype: str = "float32", lim
     if isinstance(step, ElementFunction):
         return FunctionPlan(step.function, array_shape(layout, read[0]))
     if isinstance(step, Recurrence):
-        more = step.bias, step.turned, step.given, step.with_cells, step.rectified
+        more = step.bias, step.turned, step.given, step.with_cells, step.rectified, step.reset_first
         return RecurrentPlan(read[0], step.weights, step.gates, *more)
     if isinstance(step, Rearrangement):
         return RearrangementPlan(read[0], step.moves)

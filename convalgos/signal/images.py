@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy  # whose parts are imported when they are used
 
 from convalgos.core.array_kinds import any_kind
 from convalgos.core.axis_windows import AxisWindow
@@ -106,8 +107,11 @@ def sepfir2d(input: Any, hrow: Any, hcol: Any) -> Any:
                [0.  , 0.25, 0.75]])
     """
     image, *taps = (plain(a) for a in (input, hrow, hcol))
-    if image is None or image.ndim != 2 or not image.size:
+    if image is None or image.ndim != 2:
         return None
+    if not image.size:  # SciPy, which reads and writes beyond one, is asked for the type, and what it refuses
+        some = np.zeros([max(1, np.size(hcol)), max(1, np.size(hrow))], image.dtype)
+        return np.empty(image.shape, scipy.signal.sepfir2d(some, hrow, hcol).dtype)
     if image.dtype.char not in "fdFD":
         image = image.astype(np.result_type(image.dtype, np.float32))
     if any(h is None or h.ndim != 1 or h.size % 2 == 0 for h in taps):

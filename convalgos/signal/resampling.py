@@ -73,7 +73,7 @@ def upfirdn(
         ((n - 1) * up + k - 1) // down + 1 samples along the axis.
 
     Raises:
-        ValueError: as SciPy does.
+        ValueError: as SciPy does; or lines without samples are to go on beyond their ends.
 
     Example:
         >>> import convalgos as ca
@@ -83,7 +83,7 @@ def upfirdn(
     if isinstance(mode, str) and mode.lower() in small_lines.OF_TWO_SAMPLES and _is_one_sample(x, axis):
         return upfirdn(h, x, up, down, axis, "edge", cval)
     taps, signal = plain(h), plain(x)
-    if taps is None or signal is None or taps.ndim != 1 or not taps.size or not signal.size:
+    if taps is None or signal is None or taps.ndim != 1 or not taps.size:
         return None
     at = axis_of(axis, signal.ndim)
     if at is None or not all(isinstance(v, int | np.integer) and v > 0 for v in (up, down)):
@@ -91,6 +91,11 @@ def upfirdn(
     if not isinstance(mode, str) or mode.lower() not in MODES or not isinstance(cval, int | float):
         return None
     outputs = ((signal.shape[at] - 1) * int(up) + taps.size - 1) // int(down) + 1
+    if not signal.size:
+        if outputs > 0 and not signal.shape[at] and mode.lower() != "constant":
+            # SciPy divides by zero, or reads what is not there
+            raise ValueError(f"lines without samples have none to go on with: mode={mode!r}")
+        return None
     dtype = np.result_type(taps, signal, np.float32)
     if (y := _of_short_lines(taps, signal, int(up), int(down), at, mode.lower())) is not None:
         return y
@@ -128,6 +133,9 @@ def resample_poly(
         (1500,)
     """
     signal = plain(x)
+    if signal is not None and cval is None and padtype in MODES and _has_no_samples(signal, axis):
+        padtype = "constant"  # nothing is read beyond the ends, where SciPy divides by zero
+        return scipy.signal.resample_poly(x, up, down, axis, window, padtype)
     if signal is None or not signal.size or not all(isinstance(v, int | np.integer) for v in (up, down)):
         return None
     at = axis_of(axis, signal.ndim)
@@ -159,6 +167,11 @@ def resample_poly(
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _has_no_samples(signal: np.ndarray, axis: Any) -> bool:
+    at = axis_of(axis, signal.ndim)
+    return at is not None and not signal.shape[at]
 
 
 def _is_one_sample(x: Any, axis: Any) -> bool:

@@ -45,7 +45,8 @@ class RecurrentPlan(BoundStep):
 
     y (times, directions, images, hidden) from z (times, images, directions * gates * hidden), what the inputs
     and the biases add to the gates, which stand in ONNX's order: input, output, forget, candidate of an LSTM,
-    update, reset, candidate of a GRU, whose reset share is taken of the sum (linear_before_reset).
+    update, reset, candidate of a GRU, whose reset share is taken of the sum (linear_before_reset) or of the
+    state.
 
     Args:
         shape: of z.
@@ -55,6 +56,7 @@ class RecurrentPlan(BoundStep):
         turned: whether the one direction runs from the last time to the first; of two, the second does.
         with_cells: whether the last cells of an LSTM stand behind the last states, as those of one time more.
         rectified: whether the states of a plain layer are max(sum, 0), and not tanh(sum).
+        reset_first: whether a GRU multiplies the share of the state, and not the state, by the weights.
         given: whether a first state, and first cells, are given as inputs behind z; they are 0 else.
 
     Source: Hochreiter and Schmidhuber 1997, Long short-term memory; Cho et al. 2014, arXiv:1406.1078.
@@ -77,6 +79,7 @@ class RecurrentPlan(BoundStep):
         given: tuple[bool, bool] = (False, False),
         with_cells: bool = False,
         rectified: bool = False,
+        reset_first: bool = False,
     ):
         (times, images, width), (directions, _, hidden) = shape, weights.shape
         if width != directions * gates * hidden:
@@ -89,7 +92,8 @@ class RecurrentPlan(BoundStep):
         padded = -(-hidden // lanes) * lanes
         rows, units = _division(images, directions)
         flops = 2 * times * images * directions * gates * padded * hidden
-        self._members = _members(directions * units, gates * padded * hidden * FLOAT.itemsize, flops)
+        nbytes = 0 if reset_first else gates * padded * hidden * FLOAT.itemsize  # none wait in between
+        self._members = _members(directions * units, nbytes, flops)
         self._short = is_short(flops, 0)
         self._teams = directions * units, self._members, times, padded // lanes
         self._kernel = recur_share(FLOAT.itemsize, lanes, gates, rows)
@@ -104,7 +108,7 @@ class RecurrentPlan(BoundStep):
             "weights": self._weights.ctypes.data, "bias": self._bias.ctypes.data, "times": times,
             "images": images, "directions": directions, "hidden": hidden, "padded": padded, "units": units,
             "z_t": images * width, "z_n": width, "turned": int(turned),
-            "rectified": int(rectified), "members": self._members,
+            "rectified": int(rectified), "reset_first": int(reset_first), "members": self._members,
         }  # fmt: skip
 
     def bind(self, *arrays: np.ndarray) -> BoundRun:

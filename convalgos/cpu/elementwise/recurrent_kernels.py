@@ -48,10 +48,11 @@ LOOKS = 64  # between two looks at the clock
 # images of one direction, with `cells` (ROWS, padded) of its own. Direction 1 - turned runs backwards.
 # `members` tasks share each unit, by the words at `turns` (see `new_turns`); `groups` are tasks / members.
 # `last` (directions, images, hidden) are the cells behind the last time, 0 where nobody asks for them.
-# `rectified` is 1 for a plain layer whose states are rectified sums, and not their hyperbolic tangents.
+# `rectified` is 1 for a plain layer whose states are rectified sums, and not their hyperbolic tangents; and
+# `reset_first` for a GRU whose share is taken of the state, and not of the sum: that is then in `cells`.
 RECURRENT_FIELDS = fields(
     "z h c y weights bias cells times images directions hidden padded units z_t z_n turned last rectified "
-    "groups members turns"
+    "reset_first groups members turns"
 )
 
 
@@ -77,6 +78,17 @@ def recur_share(SIZE: int, LANES: int, GATES: int, ROWS: int) -> jit.Kernel:
                     t = a.times - 1 - step
                 z = a.z + (t * a.z_t + first * a.z_n + d * GATES * a.hidden) * SIZE
                 y = a.y + ((t * a.directions + d) * a.images + first) * row
+                if GATES == GRU and a.reset_first:
+                    for block in range(blocks):
+                        reset_gates(
+                            SIZE, LANES, ROWS, h, z, a.z_n, weights, cells, y, block * LANES, rows, a.hidden
+                        )
+                    for block in range(blocks):
+                        reset_states(
+                            SIZE, LANES, ROWS, h, z, a.z_n, weights, cells, y, block * LANES, rows, a.hidden
+                        )
+                    h = y
+                    continue
                 block, done = claimed_vector(a.turns, unit, step, -1, member, a.members, blocks, a.times), 0
                 while block < blocks:
                     at = block * LANES * SIZE
@@ -188,8 +200,7 @@ def recur_block(
     """The units of one vector, of ROWS images: their next state; the last image stands for those beyond."""
     images = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
     before = [v.at(v.pointer(h), v.imul(image, hidden)) for image in images]
-    mask = v.mask(v.isub(hidden, first))
-    padded = v.imul(v.idiv(v.iadd(hidden, v.lanes - 1), v.lanes), v.lanes)
+    mask, padded = v.mask(v.isub(hidden, first)), _padded(v, hidden)
     shift = v.load(v.pointer(bias), first)
     gates = []  # of each image
     for image in images:
@@ -211,16 +222,67 @@ def recur_block(
         v.store_masked(state, to, 0, mask)
 
 
+@simd.emitter
+def reset_gates(
+    v: Vec, ROWS: int, h: Value, z: Value, z_row: Value, weights: Value, cells: Value, y: Value,
+    first: Value, rows: Value, hidden: Value,
+) -> None:  # fmt: skip
+    """The share of the states that the units of one vector reset, and in y what they keep of theirs."""
+    images = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
+    mask, padded = v.mask(v.isub(hidden, first)), _padded(v, hidden)
+    before = [v.at(v.pointer(h), v.imul(image, hidden)) for image in images]
+    own = [v.at(v.pointer(z), v.iadd(v.imul(image, z_row), first)) for image in images]
+    gates = [[v.load_masked(source, v.imul(gate, hidden), mask) for gate in range(2)] for source in own]
+    block = v.at(v.pointer(weights), v.imul(first, v.imul(hidden, GRU)))
+    sums = _sums(v, gates, before, block, hidden, GRU)
+    for i, (image, (kept, reset)) in enumerate(zip(images, sums, strict=True)):
+        share = v.fmul(_sigmoid(v, reset), v.load_masked(before[i], first, mask))
+        v.store(share, v.pointer(cells), v.iadd(v.imul(i, padded), first))
+        v.store_masked(_sigmoid(v, kept), v.pointer(y), v.iadd(v.imul(image, hidden), first), mask)
+
+
+@simd.emitter
+def reset_states(
+    v: Vec, ROWS: int, h: Value, z: Value, z_row: Value, weights: Value, cells: Value, y: Value,
+    first: Value, rows: Value, hidden: Value,
+) -> None:  # fmt: skip
+    """The next state of the units of one vector, from what `reset_gates` left of all."""
+    images = [v.imin(i, v.isub(rows, 1)) for i in range(ROWS)]
+    mask, padded = v.mask(v.isub(hidden, first)), _padded(v, hidden)
+    shares = [v.at(v.pointer(cells), v.imul(i, padded)) for i in range(ROWS)]
+    at = v.iadd(first, v.imul(2, hidden))
+    own = [v.at(v.pointer(z), v.imul(image, z_row)) for image in images]
+    block = v.at(v.pointer(weights), v.iadd(v.imul(first, v.imul(hidden, GRU)), 2 * v.lanes))
+    sums = _sums(v, [[v.load_masked(source, at, mask)] for source in own], shares, block, hidden, GRU)
+    states = []
+    for image, (total,) in zip(images, sums, strict=True):
+        place = v.iadd(v.imul(image, hidden), first)
+        kept, before = (v.load_masked(v.pointer(source), place, mask) for source in (y, h))
+        new = _tanh(v, total)
+        states.append((place, v.fma(kept, v.fsub(before, new), new)))
+    for place, state in states:  # behind all loads: the last image stands for those beyond
+        v.store_masked(state, v.pointer(y), place, mask)
+
+
+def _padded(v: Vec, hidden: Value) -> Value:
+    """Units of whole vectors."""
+    return v.imul(v.idiv(v.iadd(hidden, v.lanes - 1), v.lanes), v.lanes)
+
+
 def _sums(
-    v: Vec, gates: list[list[Value]], before: list[Value], weights: Value, hidden: Value
+    v: Vec, gates: list[list[Value]], before: list[Value], weights: Value, hidden: Value, step: int = 0
 ) -> list[list[Value]]:
-    """The gates of each image, plus the weights (hidden, gates, lanes) times its state."""
+    """The gates of each image, plus the weights (hidden, gates, lanes) times its state.
+
+    Args:
+        step: gates from one unit to the next, where some are left out.
+    """
     count, chains = len(gates[0]), CHAINS if len(gates) == 1 else 1
     sums = [[v.register(gate) for gate in own] for own in gates]
     others = [[v.register(v.zero()) for _ in own] for own in gates] if chains > 1 else sums
 
     def add(k: Value, into: list[list[simd.Register]]) -> None:
-        row = v.at(weights, v.imul(k, count * v.lanes))
+        row = v.at(weights, v.imul(k, (step or count) * v.lanes))
         read = [v.load(row, gate * v.lanes) for gate in range(count)]
         for own, state in zip(into, before, strict=True):
             unit = v.broadcast(state, k)

@@ -11,7 +11,7 @@ import numpy as np
 from convalgos.network.array_functions import MOST, ArrayFunction
 from convalgos.network.graph import Step
 from convalgos.network.onnx_reader.channels import Steps
-from convalgos.network.onnx_reader.gathers import gather_call, scatter_call
+from convalgos.network.onnx_reader.gathers import gather_call, places_of_rows, scatter_call
 from convalgos.network.onnx_reader.messages import array_of, dtype_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
 from convalgos.network.onnx_reader.resize_options import resize_options
@@ -276,6 +276,8 @@ def _gather(node: OnnxNode, model: OnnxModel) -> Calls:
 
 
 def _gather_slices(node: OnnxNode, model: OnnxModel) -> Calls:
+    if (rows := places_of_rows(node, model)) is not None:
+        return [FunctionCall("gather", [node.inputs[0], rows], {"axis": 0})]
     return [FunctionCall("gather_slices", node.inputs, {"batch_dims": node.attributes.get("batch_dims", 0)})]
 
 

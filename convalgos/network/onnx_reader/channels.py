@@ -137,6 +137,7 @@ def layer_norm(node: OnnxNode, model: OnnxModel) -> Steps:
     for name, array in zip(node.inputs[1:], (scale, shift), strict=False):
         if name and (array is None or array.shape != (channels,)):
             return None
+    scale, shift = node.attributes.get("numbers", (scale, shift))  # which a pattern found
     epsilon = float(node.attributes.get("epsilon", 1e-5))
 
     def norm(x: str, y: str, _: int = 0) -> list[Step]:

@@ -222,7 +222,8 @@ def _scaled_by(
 ) -> Steps:
     """x of a shape and a constant, to the right of it or to the left."""
     sizes = (1,) * (len(shape) - constant.ndim) + constant.shape
-    last = constant.size != 1 and len(shape) > 2 and sizes[:-1] == (1,) * (len(shape) - 1)
+    spread = constant.size == 1 and (len(shape) < 2 or isinstance(shape[1], int))
+    last = not spread and len(shape) > 2 and sizes[:-1] == (1,) * (len(shape) - 1)
     if constant.size != 1 and not last and (sizes[0] != 1 or any(n != 1 for n in sizes[2:])):
         if not right and node.op == "Sub":  # constant - x
             negative = f"{node.outputs[0]}/negative"

@@ -23,6 +23,16 @@ def gather_call(node: OnnxNode, model: OnnxModel, told: Told) -> tuple[str, list
     return "gather_expanded", [x, *along.inputs[:2]]
 
 
+def places_of_rows(node: OnnxNode, model: OnnxModel) -> str | None:
+    """The places of which a GatherND makes vectors of one, which are those of a Gather; None of others."""
+    made, vectors = model.maker(node.inputs[1]), model.shape(node.inputs[1])
+    if made is None or made.op != "Unsqueeze" or not vectors or node.attributes.get("batch_dims", 0):
+        return None
+    axes = model.axes(made)
+    last = axes is not None and [int(axis) % len(vectors) for axis in axes] == [len(vectors) - 1]
+    return made.inputs[0] if last else None
+
+
 def scatter_call(node: OnnxNode, model: OnnxModel, told: Told) -> tuple[str, list[str]]:
     """The function of a ScatterElements, and what it reads."""
     x, places, updates = node.inputs

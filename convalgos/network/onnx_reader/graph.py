@@ -26,6 +26,7 @@ from convalgos.network.onnx_reader.attention import with_attention_named
 from convalgos.network.onnx_reader.bags import with_bags_named
 from convalgos.network.onnx_reader.channels import Steps
 from convalgos.network.onnx_reader.decided_branches import decided_branches
+from convalgos.network.onnx_reader.distributed_norms import with_distributed_norms_named
 from convalgos.network.onnx_reader.group_norms import with_group_norms_named
 from convalgos.network.onnx_reader.loading import folded_model, given_model, naming_file_of
 from convalgos.network.onnx_reader.model import OnnxModel, OnnxNode
@@ -120,6 +121,7 @@ def graph_with(model: OnnxModel, foreign: Callable[[OnnxNode], Foreign], join: J
     model.nodes = with_softplus_named(model)
     model.nodes = with_activations_named(model)
     model.nodes = with_norms_named(model)
+    model.nodes = with_distributed_norms_named(model)
     model.nodes = with_root_norms_named(model)
     model.nodes = with_group_norms_named(model)
     model.nodes = with_attention_named(model)

@@ -56,13 +56,13 @@ def _norm_ending_in(last: OnnxNode, model: OnnxModel) -> _Norm | None:
     if epsilon is None or variance is None or mean is None or mean.inputs[0] != left.inputs[0]:
         return None
     square = model.maker(variance.inputs[0])
-    axes = [_axis_of_mean(node, model) for node in (mean, variance)]
-    if square is None or axes[0] is None or axes[0] != axes[1] or not _is_square(square, left, model):
+    axes = [axis_of_mean(node, model) for node in (mean, variance)]
+    if square is None or axes[0] is None or axes[0] != axes[1] or not is_square(square, left, model):
         return None
     return _Norm(left.inputs[0], axes[0], epsilon, (mean, left, square, variance, plus, root))
 
 
-def _axis_of_mean(node: OnnxNode, model: OnnxModel) -> int | None:
+def axis_of_mean(node: OnnxNode, model: OnnxModel) -> int | None:
     """The one dimension, from the first on, over which a node takes the mean and keeps it."""
     axes, shape = model.axes(node), model.shape(node.inputs[0])
     if node.op != "ReduceMean" or not node.attributes.get("keepdims", 1):
@@ -70,7 +70,7 @@ def _axis_of_mean(node: OnnxNode, model: OnnxModel) -> int | None:
     return None if axes is None or len(axes) != 1 or not shape else int(axes[0]) % len(shape)
 
 
-def _is_square(node: OnnxNode, of: OnnxNode, model: OnnxModel) -> bool:
+def is_square(node: OnnxNode, of: OnnxNode, model: OnnxModel) -> bool:
     if node.op == "Pow":
         return node.inputs[0] == of.outputs[0] and model.number(node.inputs[1]) == 2
     return node.op == "Mul" and node.inputs == [of.outputs[0]] * 2

@@ -72,8 +72,6 @@ def _is_special(node: OnnxNode, directions: int) -> bool:
         or given("activation_beta")
     ):
         return True
-    if node.op == "GRU" and not given("linear_before_reset", 0):
-        return True
     return any(given(name, plain) != plain for name, plain in PLAIN.items())
 
 
@@ -87,7 +85,8 @@ def _states_of(
     hidden = rows // gates
     of_inputs, of_states = np.split(bias, 2, 1)  # (directions, gates * hidden) each
     share = None
-    if node.op == "GRU":  # the last gate takes a share of the sum, with its bias
+    reset_first = node.op == "GRU" and not node.attributes.get("linear_before_reset", 0)
+    if node.op == "GRU" and not reset_first:  # the last gate takes a share of the sum, with its bias
         share = of_states[:, -hidden:]
         of_states = np.concatenate([of_states[:, :-hidden], np.zeros_like(share)], 1)
     y = node.outputs[0] or f"{node.name}/states"
@@ -103,6 +102,7 @@ def _states_of(
         Recurrence(
             node.name, (names[2], *filter(None, states)), both, r, gates, share,
             node.attributes.get("direction") == b"reverse", given, bool(cells), _is_rectified(node),
+            reset_first,
         ),
         *(Rearrangement(node.name, (both,), name, moves) for name, moves in parts),
     ]  # fmt: skip
