@@ -101,9 +101,15 @@ class _Terms:
     def __init__(self, model: OnnxModel, root: _Root):
         self.model, self.root = model, root
         self.inside = {node.outputs[0] for node in root.inside}
+        self._known: dict[str, Sum | None] = {}
 
     def terms(self, name: str) -> Sum | None:
         """None of what is no such sum."""
+        if name not in self._known:  # values that are read many times are looked at once
+            self._known[name] = self._terms(name)
+        return self._known[name]
+
+    def _terms(self, name: str) -> Sum | None:
         one, root = np.ones(()), self.root
         if name == root.x:
             return {X: one}
@@ -120,10 +126,11 @@ class _Terms:
             return {(0, -1 if node.op == "Sqrt" else 1): one}
         if node.op not in BETWEEN:
             return None
-        parts = [self.terms(part) for part in node.inputs]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
+        known: list[Sum] = []
+        for part in node.inputs:
+            if (found := self.terms(part)) is None:
+                return None
+            known.append(found)
         if node.op in ("Neg", "Reciprocal"):
             return _times(known[0], {PLAIN: -one}) if node.op == "Neg" else _inverse(known[0])
         if node.op in ("Mul", "Div"):
