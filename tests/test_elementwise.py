@@ -93,6 +93,15 @@ def test_channels_are_chosen_of_several_maps(layout):
         SelectionPlan([(1, 3, 2)], np.array([0, 3]), layout)
 
 
+def test_nothing_is_left_beyond_the_channels_of_a_block():
+    """Steps compute with it run by run: what was left became numbers without full digits, 100 cycles each."""
+    layout, x = LAYOUTS[-1], values((2, 70, 4, 19))
+    for order in (np.arange(3, 8), np.arange(70)[::-1], np.arange(33, 68)):
+        y = empty(layout, (2, len(order), 4, 19))
+        SelectionPlan([x.shape], order, layout).run((np.ascontiguousarray(laid(x, layout)),), y)
+        assert not np.isnan(y).any()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("factors", [(2, 2), (3, 1), (1, 2), (4,), (2, 1, 3)], ids=str)
 def test_each_element_is_repeated(factors, layout):

@@ -19,9 +19,9 @@ def fill_value_in(cval: Any, dtype: np.dtype, reduction: int, is_used: bool) -> 
     if reduction == MEAN:
         return value if value.is_integer() and limits.min <= value <= limits.max else None
     if reduction == MAXIMUM and value < limits.min:  # each window has an element that is larger
-        return float(limits.min)
+        return int(limits.min)
     if reduction == MINIMUM and value > limits.max:
-        return float(limits.max)
+        return int(limits.max)  # float64 has none of 64 bits
     return float(int(value)) if limits.min <= value <= limits.max else None
 
 

@@ -307,7 +307,8 @@ def _sliding(of: np.dtype, into: np.dtype, windows: Windows, cval: Any, reductio
     # The first axis is of x's numbers, the others of y's; float64 where those cannot hold the fill value
     whole = of.kind in "iu" and of.itemsize <= 2 and into.kind in "iu"  # means are cut off alike in both
     exact = reduction != MEAN or of.kind == into.kind == "f" or whole
-    fits = exact and fill_value_in(cval, of, reduction, used) is not None
+    cut_off = used and into.kind == "f" and of.kind != "f" and not float(cval).is_integer()
+    fits = exact and not cut_off and fill_value_in(cval, of, reduction, used) is not None
     wide = np.dtype(np.float64)
     first, others = of if fits else wide, into if beyond is not None else wide
     steps: list[ConvertedStep] = []

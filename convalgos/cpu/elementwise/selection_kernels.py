@@ -8,9 +8,10 @@ from convalgos.cpu.runtime import jit
 from convalgos.cpu.runtime.plan import fields
 from convalgos.cpu.vectors.simd import carray, copy_bytes, pointer
 
-# y is (images, blocks, pixels, `together` channels); `channels` of them are written. `sources`: for each
-# channel the address of its first pixel, and bytes to the next pixel and image. `whole`: for each block
-# whether it is a block of a map as it is.
+# y is (images, blocks, pixels, `together` channels), of which there are `channels`: what is left of the last
+# block is 0. What was there before is computed with, run by run, until it has no full digits, and each
+# operation takes a hundred cycles. `sources`: for each channel the address of its first pixel, and bytes to
+# the next pixel and image. `whole`: for each block whether it is a block of a map as it is.
 SELECT_FIELDS = fields("y sources whole images channels blocks pixels together y_n chunk tasks")
 SOURCE = np.dtype([("first", np.int64), ("pixel", np.int64), ("image", np.int64)])
 
@@ -47,5 +48,9 @@ def select_share() -> jit.Kernel:
                     to = carray(pointer(y + i * 4), count * a.together, np.int32)
                     for j in range(count):
                         to[j * a.together] = x[j * step]
+                for i in range(min(a.together, a.channels - channel), a.together):
+                    beyond = carray(pointer(y + i * 4), count * a.together, np.int32)
+                    for j in range(count):
+                        beyond[j * a.together] = 0
 
     return select_share
