@@ -9,6 +9,8 @@ pytest.importorskip("onnxruntime")
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from convalgos.core.errors import Unsupported
+from convalgos.network import array_copies, typed_plans
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.known_run import can_be_known
 from convalgos.network.typed_kernels import BLOCK
@@ -194,3 +196,28 @@ def test_networks_of_such_steps_are_run_by_compiled_code(count):
     assert s.network.repeated.run is not None
     with pytest.raises(IndexError):
         s.run(None, {"i": np.full(count, 20)})
+
+
+def test_a_process_that_cannot_compile_computes_them_by_numpy(monkeypatch):
+    def refused(*given):
+        raise Unsupported("nothing is compiled here")
+
+    monkeypatch.setattr(typed_plans, "typed_share", refused)
+    monkeypatch.setattr(array_copies, "ArrayPass", refused)
+    nodes = [
+        helper.make_node("Greater", ["x", "z"], ["larger"]),
+        helper.make_node("Where", ["larger", "x", "z"], ["y"]),
+        helper.make_node("Reshape", ["larger", "flat"], ["row"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["n", 3]) for name in "xz"]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in ("larger", "y", "row")]
+    flat = numpy_helper.from_array(np.int64([-1]), "flat")
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, [flat])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    s = Session(model.SerializeToString())
+    for seed in range(3):
+        x, z = np.random.default_rng(seed).integers(-4, 5, (2, 5, 3))
+        larger, y, row = s.run(None, {"x": x, "z": z})
+        np.testing.assert_array_equal(larger, x > z)
+        np.testing.assert_array_equal(y, np.where(x > z, x, z))
+        np.testing.assert_array_equal(row, (x > z).reshape(-1))

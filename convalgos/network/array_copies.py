@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from convalgos.core.bound_run import BoundRun
+from convalgos.core.errors import Unsupported
 from convalgos.cpu.elementwise.bound_steps import FLOAT
 from convalgos.cpu.elementwise.plan import passed
 from convalgos.cpu.runtime.array_pass import ArrayPass
@@ -22,7 +23,7 @@ def takes_copies(planned_step: PlannedStep) -> bool:
 
 def bound_copy(source: np.ndarray, target: np.ndarray) -> BoundRun | None:
     """A run that copies a contiguous array to one of as many bytes, whatever they are, and that is told where
-    both lie; None where one is not contiguous.
+    both lie; None where one is not contiguous, or there is no kernel.
 
     Example:
         >>> x, y = np.arange(4).reshape(2, 2), np.zeros(4, int)
@@ -34,4 +35,7 @@ def bound_copy(source: np.ndarray, target: np.ndarray) -> BoundRun | None:
         return None
     words = source.nbytes % FLOAT.itemsize == 0 and source.flags.aligned and target.flags.aligned
     x, y = (array.reshape(-1).view(FLOAT if words else np.uint8) for array in (source, target))
-    return passed(ArrayPass(x, None, y, None)) if words else run_that_copies_bytes(x, y)
+    try:
+        return passed(ArrayPass(x, None, y, None)) if words else run_that_copies_bytes(x, y)
+    except Unsupported:  # a process that cannot compile
+        return None
