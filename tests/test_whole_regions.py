@@ -15,11 +15,11 @@ pytest.importorskip("onnxruntime")
 
 
 def whole_model(hidden=9, channels=5):
-    """A GRU whose reset gate comes first, with two outputs in the other order, and a state."""
+    """A GRU with a limit of its gates, with two outputs in the other order, and a state."""
     builder = Builder(("t", "n", channels))
     builder.inputs["h"] = (1, "n", hidden)
     weights = [numbers((1, 3 * hidden, n)) / 3 for n in (channels, hidden)]
-    y, last = builder.node("GRU", "x", *weights, "", "", "h", count=2, hidden_size=hidden)
+    y, last = builder.node("GRU", "x", *weights, "", "", "h", count=2, hidden_size=hidden, clip=2.0)
     return builder.model(last, y)
 
 
@@ -51,7 +51,7 @@ def test_regions_beside_other_steps_are_not_alone():
     builder = Builder((6, 10, "n"))
     x = builder.node("Conv", "x", numbers((10, 10, 1)))
     weights = [numbers((1, 27, n)) / 3 for n in (10, 9)]
-    y = builder.node("GRU", builder.node("Transpose", x, perm=[0, 2, 1]), *weights, hidden_size=9)
+    y = builder.node("GRU", builder.node("Transpose", x, perm=[0, 2, 1]), *weights, hidden_size=9, clip=2.0)
     assert not from_onnx(builder.model(y))._instead
 
 

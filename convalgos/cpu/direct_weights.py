@@ -93,7 +93,7 @@ def pack_run(SIZE: int, LANES: int) -> Callable[..., None]:
 
 
 @jit.specialise
-def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int) -> Callable[..., None]:
+def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int) -> Callable[..., None]:
     """sums[row][:] (+)= sum over pixels of x[rows[row] + offsets[pixel]] * packed[pixel][:].
 
     Rows are dealt to tiles of ROWS and ROWS - 1, as pixels are by `panels.sum_panel`.
@@ -101,8 +101,9 @@ def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int) -
     FEWER = max(ROWS - 1, 1)
 
     def add_panel(
-        x: int, rows: int, count: int, offsets: int, pixels: int, packed: int, sums: int, width: int
-    ) -> None:
+        x: int, rows: int, count: int, offsets: int, pixels: int, packed: int, sums: int, width: int,
+        accumulate: int,
+    ) -> None:  # fmt: skip
         tiles = (count + ROWS - 1) // ROWS
         all_rows = max(count, tiles * FEWER)
         for tile in range(tiles):
@@ -110,15 +111,13 @@ def add_panel(SIZE: int, LANES: int, ROWS: int, VECTORS: int, ACCUMULATE: int) -
             full = all_rows * (tile + 1) // tiles - first == ROWS
             table, target = rows + first * 8, sums + first * width * SIZE
             if full:
-                microkernel.conv_tile(
-                    SIZE, LANES, ROWS, VECTORS, ACCUMULATE, 0,
-                    x, table, offsets, packed, pixels, target, width, packed,
-                )  # fmt: skip
+                microkernel.added_tile(
+                    SIZE, LANES, ROWS, VECTORS, x, table, offsets, packed, pixels, target, width, accumulate
+                )
             else:
-                microkernel.conv_tile(
-                    SIZE, LANES, FEWER, VECTORS, ACCUMULATE, 0,
-                    x, table, offsets, packed, pixels, target, width, packed,
-                )  # fmt: skip
+                microkernel.added_tile(
+                    SIZE, LANES, FEWER, VECTORS, x, table, offsets, packed, pixels, target, width, accumulate
+                )
 
     return add_panel
 
@@ -176,7 +175,7 @@ def add_block(
             rows, to, width = a.row_table + unit.row * 8, of_unit + j * a.sum_bytes, a.panel
             if is_in_place(a, unit.panel + j):
                 to, width = place_in_dw(a, unit, unit.panel + j), a.dw_row
-            call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to, width))
+            call(a.add_panel, (x, rows, unit.rows, offsets, pixels, packed, to, width, 1 - a.once))
 
 
 @jit.helper
@@ -255,7 +254,7 @@ class DirectWeightsPlan(KernelPlan):
             "packed_bytes": cut.packed_elements * size, "sum_bytes": cut.panel_sums * size,
             "scratch_stride": cut.task_bytes, "dw_group": p.gemm_n * p.gemm_k, "dw_filter": dw_filter,
             "dw_row": dw_row, "dw_elements": math.prod(p.w_shape), "pack_run": pack_run(size, lanes),
-            "add_panel": add_panel(size, lanes, cut.rows, cut.vectors, 0 if cut.once else 1),
+            "add_panel": add_panel(size, lanes, cut.rows, cut.vectors),
             "once": int(cut.once), "in_place": int(cut.in_place),
             "together": cut.together, "unit_bytes": cut.unit_sums * size,
             "row_order": row_order if cut.by_tap else 0,

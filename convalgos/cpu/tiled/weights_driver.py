@@ -30,7 +30,7 @@ from convalgos.cpu.tiled.blocking import BoxSizes
 from convalgos.cpu.tiled.box_plan import box_values
 from convalgos.cpu.tiled.driver import BOX_ARGUMENTS, Box, box_of, image_tiles
 from convalgos.cpu.tiled.weights_blocking import ORDERED_CHANNELS, TiledWeightsBlocking
-from convalgos.cpu.vectors import simd
+from convalgos.cpu.vectors import microkernel, simd
 from convalgos.cpu.vectors.simd import call, carray, copy_bytes, pointer, zero_bytes
 
 # --- the arguments of the kernels -------------------------------------------------------------------
@@ -53,10 +53,10 @@ def outer_tile(
     y_stride: Any, accumulate: Any,
 ) -> None:  # fmt: skip
     """y[i][:] (+)= sum_t a[t * a_stride + i] * w[t * w_stride:][:VECTORS * lanes], for i < ROWS."""
-    wide, kept = range(VECTORS), v.mask(v.imul(accumulate, v.lanes))
+    wide = range(VECTORS)
     left, right = v.pointer(a), v.pointer(w)
     outputs = [v.at(v.pointer(y), v.imul(y_stride, i)) for i in range(ROWS)]
-    sums = [[v.register(v.load_masked(row, j * v.lanes, kept)) for j in wide] for row in outputs]
+    sums = microkernel.begun_sums(v, outputs, VECTORS, accumulate)
     with v.loop(taps) as t:
         row, tap = v.at(left, v.imul(t, a_stride)), v.at(right, v.imul(t, w_stride))
         weights = [v.load(tap, j * v.lanes) for j in wide]

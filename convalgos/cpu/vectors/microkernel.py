@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from convalgos.cpu.vectors.halves import maps
-from convalgos.cpu.vectors.simd import LINE, Value, Vec, emitter
+from convalgos.cpu.vectors.simd import LINE, Register, Value, Vec, emitter
 
 # Rows of outputs that fit the registers beside a number of vectors of filters: {vectors: rows}. More rows
 # than 8 run out of address registers even where vector registers are left.
@@ -65,6 +65,16 @@ def conv_tile(
 
 
 @emitter
+def added_tile(
+    v: Vec, ROWS: int, VECTORS: int, x: Value, rows: Value, offsets: Value, w: Value, taps: Value, y: Value,
+    y_stride: Value, accumulate: Value,
+) -> None:  # fmt: skip
+    """`conv_tile` that finds out whether to add to y when it runs, and asks for nothing ahead."""
+    inputs = [v.at(v.pointer(x), v.table64(rows, i)) for i in range(ROWS)]
+    _tile(v, VECTORS, accumulate, inputs, lambda t: v.table64(offsets, t), w, taps, y, y_stride)
+
+
+@emitter
 def gemm_tile(
     v: Vec, ROWS: int, VECTORS: int, ACCUMULATE: int, a: Value, a_stride: Value, w: Value, taps: Value,
     y: Value, y_stride: Value,
@@ -90,10 +100,30 @@ def packed_tile(
     _tile(v, VECTORS, ACCUMULATE, [v.at(base, i) for i in range(ROWS)], offset, w, taps, y, y_stride)
 
 
+def begun_sums(v: Vec, outputs: list[Any], vectors: int, accumulate: int | Value) -> list[list[Register]]:
+    """The sums of a tile: zeros, or what so many vectors of each row of outputs hold where `accumulate` is 1.
+
+    Known when the kernel is compiled, or only when it runs.
+    """
+    sums = [[v.register(v.zero()) for _ in range(vectors)] for _ in outputs]
+
+    def load() -> None:
+        for row, totals in zip(outputs, sums, strict=True):
+            for j, total in enumerate(totals):
+                total.set(v.load(row, j * v.lanes))
+
+    if not isinstance(accumulate, int):
+        with v.unless_negative(v.isub(accumulate, 1)):
+            load()
+    elif accumulate:
+        load()
+    return sums
+
+
 def _tile(
     v: Vec,
     vectors: int,
-    accumulate: int,
+    accumulate: int | Value,
     inputs: list[Any],
     offset: Callable[[Any], Any],
     w: Any,
@@ -104,9 +134,7 @@ def _tile(
     wide = range(vectors)
     filters = v.pointer(w)
     outputs = [v.at(v.pointer(y), v.imul(y_stride, i)) for i in range(len(inputs))]
-    sums = [
-        [v.register(v.load(row, j * v.lanes) if accumulate else v.zero()) for j in wide] for row in outputs
-    ]
+    sums = begun_sums(v, outputs, vectors, accumulate)
     with v.loop(taps) as t:
         at = offset(t)
         tap = v.at(filters, v.imul(t, vectors * v.lanes))

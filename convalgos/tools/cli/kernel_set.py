@@ -212,8 +212,7 @@ def _of_size(size: int, lanes: int, groups: bool) -> Iterator[Kernel]:
                 yield _kernel(panels.sum_panel, size, lanes, rows, vectors, soon)
                 yield _kernel(row_panels.sum_pixels, size, lanes, rows, vectors, soon, halves.SAME)
             yield _kernel(weights_driver.sum_outer_products, size, lanes, rows, vectors)
-            for accumulate in (0, 1):
-                yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors, accumulate)
+            yield _kernel(direct_weights.add_panel, size, lanes, rows, vectors)
     packed = {
         (v - narrow, rows)
         for v, most in microkernel.PACKED_TILES[wide].items()
