@@ -15,12 +15,16 @@ from convalgos.network.onnx_reader.loading import folded_model, given_model
 
 NODES = {
     "Add": ("Add", [numbers((2, 3)), numbers((3,))], {}),
+    "Add beyond 32 bits": ("Add", [np.array([2**31 - 5, 7], np.int32), np.array(9, np.int32)], {}),
+    "Mul beyond 64 bits": ("Mul", [np.array([2**62 + 3, -7]), np.array([6, 2])], {}),
+    "Cast to 32 bits": ("Cast", [np.array([2**40 + 5, -(2**31)])], {"to": onnx.TensorProto.INT32}),
     "And": ("And", [np.array([True, False]), np.array([True, True])], {}),
     "Cast": ("Cast", [np.arange(-2, 4)], {"to": onnx.TensorProto.FLOAT}),
     "Cast of floats": ("Cast", [np.array([2.7, -2.7], "f4")], {"to": onnx.TensorProto.INT64}),
     "Concat": ("Concat", [numbers((2, 3)), numbers((2, 1))], {"axis": -1}),
     "ConstantOfShape": ("ConstantOfShape", [np.array([2, 3])], {}),
     "Div": ("Div", [numbers((2, 3)), np.full(3, 7, "f4")], {}),
+    "Div by zero": ("Div", [np.array([1, 0], "f4"), np.zeros(2, "f4")], {}),
     "Div of integers": ("Div", [np.array([-7, 7]), np.array([2, -2])], {}),
     "Equal": ("Equal", [np.array([3, 4]), np.array(3)], {}),
     "Expand": ("Expand", [numbers((2, 1)), np.array([3, 1, 4])], {}),
@@ -58,6 +62,7 @@ NODES = {
 }
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("case", NODES)
 def test_nodes_of_constants_give_what_onnxruntime_makes_of_them(case):
     op, inputs, attributes = NODES[case]

@@ -52,7 +52,8 @@ def computed(
     if node.op_type in BY_NUMPY and all(x is not None for x in inputs):
         attributes = node_attributes(node)
         try:
-            found = BY_NUMPY[node.op_type]([x for x in inputs if x is not None], attributes)
+            with np.errstate(all="ignore"):  # as a run tells of none
+                found = BY_NUMPY[node.op_type]([x for x in inputs if x is not None], attributes)
         except (ValueError, LookupError, TypeError):  # not of this kind: it is for others to tell
             found = None
         if found is not None:

@@ -31,7 +31,8 @@ from convalgos.network.onnx_reader.messages import (
 from convalgos.network.onnx_reader.size_values import MOST, Sizes, are_known, held_sizes
 from convalgos.network.onnx_reader.types import INT32, INT64, TensorType
 
-KINDS = {INT64: np.int64, INT32: np.int32}  # types of values that hold sizes
+# Of values that hold sizes.
+KINDS: dict[int, type[np.signedinteger[Any]]] = {INT64: np.int64, INT32: np.int32}
 MOST_FOLDED = 1 << 21  # elements of a constant that is computed,
 GROWS = 4  # or so many times those of what it is computed from,
 MOST_REPEATED = 1 << 28  # or of one that is a number again and again
@@ -104,7 +105,7 @@ class KnownValues:
         sizes = held_sizes(node.op_type, node.input, attributes, self.sizes, self._dims, tuple(KINDS))
         if sizes is not None and sizes.size <= MOST:
             name, kind = node.output[0], self._kind_of_sizes(node, attributes)
-            self.sizes[name] = sizes
+            sizes = self.sizes[name] = _held_in(sizes, KINDS[kind])
             self.types[name] = TensorType(kind, sizes.shape)
             if are_known(sizes):
                 self._keep(name, sizes.astype(KINDS[kind]))
@@ -215,3 +216,13 @@ def _rest(dims: Sequence[Dim], others: Sequence[Dim]) -> int | None:
         return None
     whole, part = (math.prod(n for n in sizes if isinstance(n, int)) for sizes in (dims, others))
     return whole // part if part else None
+
+
+def _held_in(sizes: Sizes, dtype: type[np.signedinteger[Any]]) -> Sizes:
+    """Numbers as an integer type has them, which goes on from its least one behind the largest."""
+    half = int(np.iinfo(dtype).max) + 1
+    if all(-half <= n < half for n in sizes.flat if isinstance(n, int)):
+        return sizes
+    held = [(n + half) % (2 * half) - half if isinstance(n, int) else n for n in sizes.flat]
+    found: Sizes = np.array(held, object).reshape(sizes.shape)
+    return found
