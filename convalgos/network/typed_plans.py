@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-from convalgos.core.arguments import Shape
 from convalgos.core.bound_run import AddressWord, BoundRun, check_bound
 from convalgos.cpu.elementwise.bound_steps import BoundStep, launched, threads_worth
+from convalgos.cpu.elementwise.broadcasting import broadcast_steps
 from convalgos.cpu.vectors import simd
 from convalgos.network.array_functions import ArrayFunction
 from convalgos.network.graph import Shapes
@@ -155,31 +155,6 @@ def _is_known(dtype: np.dtype) -> bool:
     """Whether kernels know elements of a type: all whole numbers but unsigned ones of 64 bits."""
     whole = dtype.kind in "biu" and (dtype.kind == "i" or dtype.itemsize < WORD)
     return whole or dtype == FLOAT
-
-
-def broadcast_steps(y: Shape, x: Shape) -> list[tuple[int, int]]:
-    """(size, elements of x from one to the next) of the fewest dimensions as which x is broadcast to y.
-
-    Example:
-        >>> broadcast_steps((2, 3, 4), (2, 3, 4))
-        [(24, 1)]
-        >>> broadcast_steps((2, 3, 4), (3, 1))
-        [(2, 0), (3, 1), (4, 0)]
-        >>> broadcast_steps((2, 3, 4), ())
-        [(24, 0)]
-    """
-    found: list[tuple[int, int]] = []  # from the last on
-    behind = 1  # elements of x behind a dimension
-    for size, own in zip(y[::-1], (*x[::-1], *(1,) * (len(y) - len(x))), strict=True):
-        step = 0 if own == 1 else behind
-        behind *= own
-        if size == 1:
-            continue
-        if found and step == found[-1][0] * found[-1][1]:
-            found[-1] = found[-1][0] * size, found[-1][1]
-        else:
-            found.append((size, step))
-    return found[::-1]
 
 
 BY_BYTES = frozenset((

@@ -134,8 +134,8 @@ def resample_poly(
     """
     signal = plain(x)
     if signal is not None and cval is None and padtype in MODES and _has_no_samples(signal, axis):
-        padtype = "constant"  # nothing is read beyond the ends, where SciPy divides by zero
-        return scipy.signal.resample_poly(x, up, down, axis, window, padtype)
+        # nothing is read beyond the ends, where SciPy divides by zero
+        return scipy.signal.resample_poly(x, up, down, axis, window, "constant")
     if signal is None or not signal.size or not all(isinstance(v, int | np.integer) for v in (up, down)):
         return None
     at = axis_of(axis, signal.ndim)

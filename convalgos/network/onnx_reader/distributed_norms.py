@@ -31,8 +31,7 @@ class _Root(NamedTuple):
     axis: int
     epsilon: float
     mean: OnnxNode
-    centred: OnnxNode  # x - mean, or mean - x
-    inside: tuple[OnnxNode, ...]
+    inside: tuple[OnnxNode, ...]  # with x - mean, or mean - x
 
 
 def with_distributed_norms_named(model: OnnxModel) -> list[OnnxNode]:
@@ -91,7 +90,7 @@ def _root_of(node: OnnxNode, model: OnnxModel) -> _Root | None:
         axes = [axis_of_mean(n, model) for n in (mean, variance)]
         if axes[0] is not None and axes[0] == axes[1]:
             inside = (node, plus, variance, square, centred, mean)
-            return _Root(node, x, axes[0], epsilon, mean, centred, inside)
+            return _Root(node, x, axes[0], epsilon, mean, inside)
     return None
 
 
